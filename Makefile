@@ -1,0 +1,34 @@
+# Two commands set everything up on a machine that has only Python 3.11: `make demo` and `make test`.
+PYTHON ?= python3
+PIP_QUIET := --quiet --disable-pip-version-check
+
+.PHONY: demo test lint types bench clean
+
+demo: .venv-demo/.installed
+	.venv-demo/bin/shardwright demo
+
+test: lint types
+	.venv/bin/python -m pytest -n 2 --dist worksteal
+
+lint: .venv/.installed
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+types: .venv/.installed
+	.venv/bin/mypy
+
+bench: .venv/.installed
+	.venv/bin/python benchmarks/run.py
+
+clean:
+	rm -rf .venv .venv-demo
+
+.venv-demo/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/python -m pip install $(PIP_QUIET) -e .
+	touch $@
+
+.venv/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install $(PIP_QUIET) -e '.[dev]'
+	touch $@

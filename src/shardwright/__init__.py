@@ -1,0 +1,32 @@
+"""shardwright: one language for sharding tensors and computations over meshes of devices, many engines to run it on."""
+
+from shardwright import collectives, errors
+from shardwright.array import Array, from_shards, gather, replicate, shard
+from shardwright.errors import ShardwrightError
+from shardwright.mesh import Link, Mesh
+from shardwright.per_device import PerDevice, process_coords, process_index
+from shardwright.shard_map import shard_map
+from shardwright.sharding import P, Sharding
+from shardwright.viz import picture
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Array",
+    "Link",
+    "Mesh",
+    "P",
+    "PerDevice",
+    "Sharding",
+    "ShardwrightError",
+    "collectives",
+    "errors",
+    "from_shards",
+    "gather",
+    "picture",
+    "process_coords",
+    "process_index",
+    "replicate",
+    "shard",
+    "shard_map",
+]

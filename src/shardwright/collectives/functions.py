@@ -1,0 +1,136 @@
+"""The functions users call: each makes the value of a collective and hands it to its operand.
+
+`axes` is a name or a sequence of names, outermost first; `root`, `destination` and `source` are coordinates within the
+group, in the order of `axes`. Operands are `PerDevice` values, or an `Array` where the result is an array again.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from shardwright.collectives.values import (
+    AllGather,
+    AllReduce,
+    AllSlice,
+    AllToAll,
+    Broadcast,
+    Collective,
+    Coords,
+    Gather,
+    Permute,
+    Recv,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+    Send,
+    Shift,
+    UpdateHalo,
+)
+from shardwright.errors import CollectiveError
+from shardwright.mesh import Axes, as_axes
+
+
+class Operand(Protocol):
+    """What a collective can be applied to."""
+
+    def apply_collective(self, collective: Collective) -> Any: ...
+
+
+V = TypeVar("V", bound=Operand)
+
+
+def _apply(v: V, collective: Collective) -> V:
+    if not hasattr(v, "apply_collective"):
+        raise CollectiveError(
+            f"{collective.name} takes a PerDevice or an Array; got {type(v).__name__}. "
+            f"Make one with sw.PerDevice(mesh, values) or sw.shard(host, mesh, P(…))."
+        )
+    return v.apply_collective(collective)  # type: ignore[no-any-return]
+
+
+def _coords(coords: Coords) -> tuple[int, ...]:
+    return (int(coords),) if isinstance(coords, int | np.integer) else tuple(coords)
+
+
+def _dtype(dtype: Any) -> "np.dtype[Any] | None":
+    return None if dtype is None else np.dtype(dtype)
+
+
+def all_gather(v: V, axes: Axes, dim: int) -> V:
+    """Join the tensors of each group along a dim, for every member."""
+    return _apply(v, AllGather(as_axes(axes), dim))
+
+
+def all_reduce(v: V, axes: Axes, op: str = "sum", dtype: Any = None) -> V:
+    """Reduce the tensors of each group, for every member; they are converted to `dtype` first."""
+    return _apply(v, AllReduce(as_axes(axes), op, _dtype(dtype)))
+
+
+def all_slice(v: V, axes: Axes, dim: int) -> V:
+    """Keep each member's own piece of a dim; nothing is sent."""
+    return _apply(v, AllSlice(as_axes(axes), dim))
+
+
+def all_to_all(v: V, axes: Axes, split_dim: int, concat_dim: int) -> V:
+    """Send piece p of `split_dim` to member p; join what arrives along `concat_dim`, in the order of the senders."""
+    return _apply(v, AllToAll(as_axes(axes), split_dim, concat_dim))
+
+
+def broadcast(v: V, axes: Axes, root: Coords) -> V:
+    """Give every member the root's tensor."""
+    return _apply(v, Broadcast(as_axes(axes), _coords(root)))
+
+
+def gather(v: V, axes: Axes, dim: int, root: Coords) -> V:
+    """Join the tensors of each group along a dim on the root; zeros elsewhere."""
+    return _apply(v, Gather(as_axes(axes), dim, _coords(root)))
+
+
+def reduce(v: V, axes: Axes, root: Coords, op: str = "sum", dtype: Any = None) -> V:
+    """Reduce the tensors of each group on the root; zeros elsewhere."""
+    return _apply(v, Reduce(as_axes(axes), _coords(root), op, _dtype(dtype)))
+
+
+def reduce_scatter(v: V, axes: Axes, dim: int, op: str = "sum", dtype: Any = None) -> V:
+    """Reduce the tensors of each group and give every member its piece along a dim."""
+    return _apply(v, ReduceScatter(as_axes(axes), dim, op, _dtype(dtype)))
+
+
+def scatter(v: V, axes: Axes, dim: int, root: Coords) -> V:
+    """Give every member its piece, along a dim, of the root's tensor."""
+    return _apply(v, Scatter(as_axes(axes), dim, _coords(root)))
+
+
+def shift(v: V, axes: Axes, shift_axis: str, offset: int, rotate: bool = False) -> V:
+    """Move tensors `offset` places up along `shift_axis`, around the end if `rotate`; zeros where nothing arrives."""
+    return _apply(v, Shift(as_axes(axes), shift_axis, offset, rotate))
+
+
+def send(v: V, axes: Axes, destination: Coords) -> V:
+    """In each group, send to a member; the matching `recv` says from which. Gives back its input."""
+    return _apply(v, Send(as_axes(axes), _coords(destination)))
+
+
+def recv(v: V, axes: Axes, source: Coords | None = None) -> V:
+    """Receive what `source` sent: on the destination of the oldest open `send` over these axes; zeros elsewhere.
+
+    `v` gives the shape and dtype that are expected. Without `source` the group must have one other member.
+    """
+    return _apply(v, Recv(as_axes(axes), None if source is None else _coords(source)))
+
+
+def update_halo(v: V, split_axes: Sequence[Axes | None], halo_sizes: Sequence[tuple[int, int]]) -> V:
+    """Refresh halo rows from the neighbours, corners included; cells beyond the border stay as they are.
+
+    `split_axes` has the axes of each dim (or none), `halo_sizes` a (low, high) pair for each dim that is split. The
+    tensors hold their halos already: a dim of size n has n - low - high rows of its own.
+    """
+    split = tuple(as_axes(axes or ()) for axes in split_axes)
+    together = tuple(axis for axes in split for axis in axes)
+    return _apply(v, UpdateHalo(together, split, tuple((int(low), int(high)) for low, high in halo_sizes)))
+
+
+def permute(v: V, axes: Axes, pairs: Sequence[tuple[Coords, Coords]]) -> V:
+    """For each (source, target) in each group, give the target the source's tensor; zeros where nothing arrives."""
+    return _apply(v, Permute(as_axes(axes), tuple(pairs)))

@@ -1,0 +1,25 @@
+"""The exceptions: one base, one subclass per layer. Each message says what, why with the numbers, and what to do."""
+
+
+class ShardwrightError(Exception):
+    """Any error that shardwright raises on purpose."""
+
+
+class MeshError(ShardwrightError, ValueError):
+    """A mesh, an axis, a device or a topology that can't be."""
+
+
+class ShardingError(ShardwrightError, ValueError):
+    """A sharding that contradicts itself, its mesh, or the tensor it is for."""
+
+
+class CollectiveError(ShardwrightError, ValueError):
+    """A collective asked for something its group or its operand can't give."""
+
+
+class EngineError(ShardwrightError, ValueError):
+    """An engine that is unknown, not installed, or given data it can't hold."""
+
+
+class ArrayError(ShardwrightError, ValueError):
+    """An array, or a tensor per device, made or used in a way that has no meaning."""

@@ -1,0 +1,7 @@
+"""Meshes of devices: axes and sub-axes, groups, coordinates, submeshes, links, and how a mesh lies on hardware."""
+
+from shardwright.mesh.axes import Axes, SubAxis, as_axes, cut_axes
+from shardwright.mesh.links import Link
+from shardwright.mesh.mesh import Mesh, overlap
+
+__all__ = ["Axes", "Link", "Mesh", "SubAxis", "as_axes", "cut_axes", "overlap"]

@@ -1,0 +1,105 @@
+"""Axis names, and sub-axes: pieces of a mesh axis, written `x:(pre)size` as Shardy does.
+
+An axis of size 8 seen as 2 × 4 has the sub-axes `x:(1)2` (outer) and `x:(2)4` (inner): `pre` is the product of the
+pieces before it. Everywhere in the core an axis is a string, a name or a sub-axis in this notation, so that one kind of
+value serves both.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from shardwright.errors import MeshError
+
+Axes = str | Sequence[str]
+
+_SUB = re.compile(r"(?P<name>[^:]+):\((?P<pre>\d+)\)(?P<size>\d+)")
+_RESERVED = set(":@,+/~{}[]() \t\n")
+
+
+class SubAxis(NamedTuple):
+    """A piece of a mesh axis: its name, the product of the pieces outside it, its size."""
+
+    name: str
+    pre: int
+    size: int
+
+    def text(self, full: int) -> str:
+        """The axis as a string; a piece that is all of its axis (of size `full`) is just the name.
+
+        >>> SubAxis("x", 2, 4).text(8), SubAxis("x", 1, 8).text(8)
+        ('x:(2)4', 'x')
+        """
+        return self.name if self.size == full else f"{self.name}:({self.pre}){self.size}"
+
+
+def as_axes(axes: Axes) -> tuple[str, ...]:
+    """One name, or several outermost first, as a tuple.
+
+    >>> as_axes("data"), as_axes(["x", "y"]), as_axes(())
+    (('data',), ('x', 'y'), ())
+    """
+    if isinstance(axes, str):
+        return (axes,)
+    result = tuple(axes)
+    for axis in result:
+        if not isinstance(axis, str):
+            raise MeshError(f"Axes are named by strings; {axis!r} in {axes!r} is a {type(axis).__name__}.")
+    return result
+
+
+def check_name(name: object) -> str:
+    """Refuse what can't be an axis name: anything that the notation of shardings could not be read back with."""
+    if not isinstance(name, str) or not name or set(name) & _RESERVED:
+        raise MeshError(
+            f"{name!r} can't name a mesh axis: a name is a string of at least one character, without spaces and "
+            f"without any of : @ , + / ~ {{ }} [ ] ( ). Try something like 'data' or 'tp_0'."
+        )
+    return name
+
+
+def parse_axis(text: str, sizes: dict[str, int], mesh: object) -> SubAxis:
+    """Read a name or `x:(pre)size` against the axes there are."""
+    if text in sizes:
+        return SubAxis(text, 1, sizes[text])
+    match = _SUB.fullmatch(text)
+    if match is None or match["name"] not in sizes:
+        raise MeshError(
+            f"{text!r} is not an axis of {mesh}; its axes are {', '.join(map(repr, sizes))}. "
+            f"Name one of them, or a piece of one as 'x:(pre)size'."
+        )
+    name, pre, size = match["name"], int(match["pre"]), int(match["size"])
+    full = sizes[name]
+    if pre < 1 or size < 2 or full % (pre * size):
+        raise MeshError(
+            f"{text!r} is not a piece of axis {name!r} of size {full}: it needs a size of at least 2 and a product "
+            f"{pre} × {size} that divides {full}."
+        )
+    return SubAxis(name, pre, size)
+
+
+def cut_axes(used: Iterable[SubAxis], sizes: dict[str, int]) -> tuple[SubAxis, ...]:
+    """All axes of the mesh, in order, cut where the sub-axes in `used` begin and end.
+
+    >>> cut_axes([SubAxis("x", 2, 2)], {"x": 8, "y": 3})
+    (SubAxis(name='x', pre=1, size=2), SubAxis(name='x', pre=2, size=2), SubAxis(name='x', pre=4, size=2), \
+SubAxis(name='y', pre=1, size=3))
+    """
+    cuts: dict[str, set[int]] = {name: {1, size} for name, size in sizes.items()}
+    for axis in used:
+        cuts[axis.name] |= {axis.pre, axis.pre * axis.size}
+    pieces = []
+    for name, marks in cuts.items():
+        if sizes[name] == 1:
+            pieces.append(SubAxis(name, 1, 1))
+            continue
+        ordered = sorted(marks)
+        for low, high in itertools.pairwise(ordered):
+            if high % low:
+                raise MeshError(
+                    f"Pieces of axis {name!r} (size {sizes[name]}) end at {low} and at {high}, and {low} does not "
+                    f"divide {high}: no common cut exists. Use pieces whose boundaries divide one another."
+                )
+            pieces.append(SubAxis(name, low, high // low))
+    return tuple(pieces)

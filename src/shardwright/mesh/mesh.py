@@ -1,0 +1,421 @@
+"""`Mesh`: the devices as a grid with named axes. An immutable value; it knows places and groups and never computes."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import product
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.errors import MeshError
+from shardwright.mesh.axes import Axes, SubAxis, as_axes, check_name, cut_axes, parse_axis
+from shardwright.mesh.links import Link
+from shardwright.mesh.topology import lay_out
+
+
+class Mesh:
+    """Devices in a grid with named axes.
+
+    >>> mesh = Mesh(data=2, model=4)
+    >>> mesh
+    Mesh(data=2, model=4)
+    >>> mesh == Mesh({"data": 2, "model": 4}) == Mesh((2, -1), ("data", "model"), devices=8)
+    True
+    >>> mesh.groups("data")
+    [(0, 4), (1, 5), (2, 6), (3, 7)]
+
+    `devices` is how many there are (then one size may be -1), or their ids in row-major order; ids count from 0 unless
+    given. `links` is one `Link` for all axes or a mapping from axis to `Link`. An axis that is called like one of these
+    parameters is given in a mapping: `Mesh({"devices": 2})`.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_hash",
+        "_positions",
+        "axis_names",
+        "device_ids",
+        "engine",
+        "links",
+        "shape",
+        "size",
+        "sizes",
+    )
+
+    axis_names: tuple[str, ...]
+    shape: tuple[int, ...]
+    size: int
+    sizes: Mapping[str, int]
+    device_ids: Sequence[int]
+    engine: str
+    links: Mapping[str, Link]
+    _hash: int
+    _positions: dict[int, int] | None
+
+    def __init__(
+        self,
+        shape: Mapping[str, int] | Sequence[int] | None = None,
+        axis_names: Sequence[str] | None = None,
+        /,
+        *,
+        devices: int | Sequence[int] | None = None,
+        engine: str = "numpy",
+        links: Link | Mapping[str, Link] | None = None,
+        **sizes: int,
+    ) -> None:
+        names, wanted = _axes_from(shape, axis_names, sizes)
+        count = devices if isinstance(devices, int) or devices is None else len(devices)
+        resolved = _resolve_sizes(names, wanted, count)
+        total = math.prod(resolved)
+        ids = range(total) if devices is None or isinstance(devices, int) else _checked_ids(devices)
+        fill = object.__setattr__
+        fill(self, "axis_names", names)
+        fill(self, "shape", resolved)
+        fill(self, "size", total)
+        fill(self, "sizes", MappingProxyType(dict(zip(names, resolved, strict=True))))
+        fill(self, "device_ids", ids)
+        fill(self, "engine", engine)
+        fill(self, "links", MappingProxyType(_links_from(links, names)))
+        fill(self, "_hash", hash((names, resolved, ids, engine, tuple(self.links.values()))))
+        fill(self, "_positions", None)
+
+    @classmethod
+    def on_topology(
+        cls,
+        physical: Sequence[int],
+        logical: Mapping[str, int],
+        split_physical_axes: bool = False,
+        *,
+        link: Link | None = None,
+        engine: str = "numpy",
+    ) -> "Mesh":
+        """A logical mesh laid on a physical grid, so that each logical axis runs along physical links.
+
+        >>> Mesh.on_topology(physical=(2, 2, 4), logical={"data": 4, "model": 4}).groups("model")[0]
+        (0, 1, 2, 3)
+
+        Each logical axis takes whole physical axes. If that can't be, it is refused, unless `split_physical_axes`
+        allows a physical axis to serve several logical ones, which then share its links and so its bandwidth.
+        """
+        ids, links = lay_out(tuple(physical), dict(logical), split_physical_axes, link or Link())
+        return cls(logical, devices=ids, links=links, engine=engine)
+
+    # -- a value ------------------------------------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"A Mesh is immutable; make a new one instead of setting {name!r}.")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"A Mesh is immutable; {name!r} can't be deleted.")
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Mesh) or hash(self) != hash(other):
+            return False if isinstance(other, Mesh) else NotImplemented
+        return self._key() == other._key()
+
+    def _key(self) -> tuple[object, ...]:
+        return self.axis_names, self.shape, self.device_ids, self.engine, dict(self.links)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        ids = None if isinstance(self.device_ids, range) else self.device_ids
+        return _rebuild, (dict(self.sizes), ids, self.engine, dict(self.links))
+
+    def __repr__(self) -> str:
+        parts = [f"{name}={size}" for name, size in self.sizes.items()]
+        if not isinstance(self.device_ids, range):
+            shown = ", ".join(map(str, self.device_ids[:8])) + (", …" if self.size > 8 else "")
+            parts.append(f"devices=({shown})")
+        if self.engine != "numpy":
+            parts.append(f"engine={self.engine!r}")
+        return f"Mesh({', '.join(parts)})"
+
+    # -- axes ---------------------------------------------------------------------------------------------------------
+
+    def axis(self, text: str) -> SubAxis:
+        """The axis or sub-axis that a string names, checked against this mesh."""
+        return _axis(self, text)
+
+    def axis_size(self, axes: Axes) -> int:
+        """How many devices a group along these axes has.
+
+        >>> Mesh(data=2, model=4).axis_size(("data", "model"))
+        8
+        """
+        return math.prod(self.axis(axis).size for axis in as_axes(axes))
+
+    def group_axes(self, axes: Axes) -> tuple[str, ...]:
+        """The axes as a checked tuple: every one of this mesh, none overlapping another."""
+        return _group_axes(self, as_axes(axes))
+
+    def lanes(self, axes: Sequence[str] = ()) -> tuple[str, ...]:
+        """All axes of the mesh in order, cut so that each of `axes` stands alone.
+
+        >>> Mesh(x=8, y=3).lanes(["x:(2)2"])
+        ('x:(1)2', 'x:(2)2', 'x:(4)2', 'y')
+        """
+        if all(axis in self.sizes for axis in axes):
+            return self.axis_names
+        pieces = cut_axes((self.axis(axis) for axis in axes), dict(self.sizes))
+        return tuple(piece.text(self.sizes[piece.name]) for piece in pieces)
+
+    def cut(self, axes: Sequence[str], by: Sequence[str]) -> tuple[str, ...]:
+        """The axes, cut into pieces where those in `by` begin or end.
+
+        >>> Mesh(x=8, y=3).cut(("y", "x"), by=("x:(2)4",))
+        ('y', 'x:(1)2', 'x:(2)4')
+        """
+        lanes = self.lanes((*axes, *by))
+        return tuple(lane for axis in axes for lane in lanes if overlap(self.axis(axis), self.axis(lane)))
+
+    # -- devices ------------------------------------------------------------------------------------------------------
+
+    def ids(self, lanes: Sequence[str] | None = None) -> NDArray[np.int64]:
+        """The device ids as an array of the mesh's shape (or of the sizes of `lanes`, its axes cut finer)."""
+        shape = self.shape if lanes is None else tuple(self.axis(lane).size for lane in lanes)
+        return np.asarray(self.device_ids, dtype=np.int64).reshape(shape)
+
+    def groups(self, *axes: Axes) -> list[tuple[int, ...]]:
+        """The device groups along some axes: ids in group order, first named axis outermost.
+
+        >>> Mesh(x=2, y=2).groups("y", "x")
+        [(0, 2, 1, 3)]
+        >>> Mesh(x=2, y=2).groups()  # no axes: groups of one
+        [(0,), (1,), (2,), (3,)]
+        """
+        named = self.group_axes(tuple(axis for some in axes for axis in as_axes(some)))
+        lanes = self.lanes(named)
+        inner = [lanes.index(axis) for axis in named]
+        outer = [i for i in range(len(lanes)) if i not in inner]
+        table = self.ids(lanes).transpose(*outer, *inner).reshape(-1, self.axis_size(named))
+        return list(map(tuple, table.tolist()))
+
+    def position(self, device: int) -> int:
+        """The row-major place of a device id in this mesh."""
+        ids = self.device_ids
+        if isinstance(ids, range):
+            if 0 <= device < self.size:
+                return int(device)
+        else:
+            positions = self._positions
+            if positions is None:
+                positions = {device: place for place, device in enumerate(ids)}
+                object.__setattr__(self, "_positions", positions)
+            if device in positions:
+                return positions[device]
+        raise MeshError(f"Device {device} is not in {self}. Its {self.size} devices are {_shortened(ids)}.")
+
+    def coords(self, device: int) -> tuple[int, ...]:
+        """Where a device is: its position along each axis.
+
+        >>> Mesh(data=2, model=4).coords(5)
+        (1, 1)
+        """
+        place = self.position(device)
+        result = []
+        for size in reversed(self.shape):
+            place, at = divmod(place, size)
+            result.append(at)
+        return tuple(reversed(result))
+
+    def index(self, coords: Sequence[int]) -> int:
+        """The id of the device at some coordinates.
+
+        >>> Mesh(data=2, model=4).index((1, 1))
+        5
+        """
+        place = 0
+        for at, size in zip(self.check_coords(coords, self.axis_names), self.shape, strict=True):
+            place = place * size + at
+        return int(self.device_ids[place])
+
+    def check_coords(self, coords: int | Sequence[int], axes: tuple[str, ...]) -> tuple[int, ...]:
+        """Coordinates along some axes, in their order, checked; an int stands for one coordinate."""
+        given = (coords,) if isinstance(coords, int | np.integer) else tuple(coords)
+        sizes = [self.axis(axis).size for axis in axes]
+        if len(given) != len(axes):
+            raise MeshError(
+                f"Coordinates {given} have {len(given)} entries; along the axes {axes} of {self} there are "
+                f"{len(axes)}. Give one coordinate per axis, in that order."
+            )
+        for at, size, axis in zip(given, sizes, axes, strict=True):
+            if not isinstance(at, int | np.integer) or not 0 <= at < size:
+                raise MeshError(
+                    f"Coordinate {at!r} along axis {axis!r} is out of range: {self} has {size} devices there. "
+                    f"Use an integer from 0 to {size - 1}."
+                )
+        return tuple(int(at) for at in given)
+
+    def neighbors(self, device: int, axes: Axes) -> tuple[int | None, int | None]:
+        """The devices before and after one in its group along some axes; None at a border.
+
+        >>> Mesh(data=2, model=4).neighbors(4, "model")
+        (None, 5)
+        """
+        self.position(device)
+        group = next(group for group in self.groups(axes) if device in group)
+        at = group.index(device)
+        return (group[at - 1] if at > 0 else None, group[at + 1] if at + 1 < len(group) else None)
+
+    # -- parts of a mesh ----------------------------------------------------------------------------------------------
+
+    def submesh(self, shape: Sequence[int], offset: Sequence[int] | None = None) -> "Mesh":
+        """A rectangle of this mesh as a mesh of its own, with the same axis names and the same device ids.
+
+        >>> Mesh(data=2, model=4).submesh((2, 2), offset=(0, 2))
+        Mesh(data=2, model=2, devices=(2, 3, 6, 7))
+        """
+        size, start = self._per_axis(shape, "shape"), self._per_axis(offset or (0,) * len(self.shape), "offset")
+        for name, n, at, full in zip(self.axis_names, size, start, self.shape, strict=True):
+            if n < 1 or at < 0 or at + n > full:
+                raise MeshError(
+                    f"A submesh of shape {size} at offset {start} does not fit in {self}: along {name!r} it covers "
+                    f"{at} to {at + n} of {full}. Every size must be positive, and offset + size at most {full}."
+                )
+        window = tuple(slice(at, at + n) for at, n in zip(start, size, strict=True))
+        ids = self.ids()[window].ravel().tolist()
+        return Mesh(size, self.axis_names, devices=ids, engine=self.engine, links=self.links)
+
+    def submeshes(self, shape: Sequence[int]) -> list["Mesh"]:
+        """The mesh cut into submeshes of one shape, row-major.
+
+        >>> [tuple(part.device_ids) for part in Mesh(data=2, model=4).submeshes((2, 2))]
+        [(0, 1, 4, 5), (2, 3, 6, 7)]
+        """
+        size = self._per_axis(shape, "shape")
+        for name, n, full in zip(self.axis_names, size, self.shape, strict=True):
+            if n < 1 or full % n:
+                raise MeshError(
+                    f"{self} is not tiled by submeshes of shape {size}: {full} devices along {name!r} are not a "
+                    f"multiple of {n}. Choose a size that divides {full}."
+                )
+        starts = product(*(range(0, full, n) for full, n in zip(self.shape, size, strict=True)))
+        return [self.submesh(size, start) for start in starts]
+
+    def _per_axis(self, numbers: Sequence[int], what: str) -> tuple[int, ...]:
+        given = tuple(int(n) for n in numbers)
+        if len(given) != len(self.shape):
+            raise MeshError(
+                f"The submesh {what} {given} has {len(given)} entries; {self} has {len(self.shape)} axes. "
+                f"Give one number per axis."
+            )
+        return given
+
+
+def _rebuild(sizes: dict[str, int], ids: Sequence[int] | None, engine: str, links: dict[str, Link]) -> Mesh:
+    return Mesh(sizes, devices=ids, engine=engine, links=links)
+
+
+@lru_cache(maxsize=65536)
+def _axis(mesh: Mesh, text: str) -> SubAxis:
+    return parse_axis(text, dict(mesh.sizes), mesh)
+
+
+@lru_cache(maxsize=65536)
+def _group_axes(mesh: Mesh, axes: tuple[str, ...]) -> tuple[str, ...]:
+    pieces = [mesh.axis(axis) for axis in axes]
+    for i, piece in enumerate(pieces):
+        for other in pieces[:i]:
+            if overlap(piece, other):
+                raise MeshError(
+                    f"The axes {axes} name devices along {piece.name!r} twice. A group differs along each axis once: "
+                    f"name every axis once."
+                )
+    return tuple(piece.text(mesh.sizes[piece.name]) for piece in pieces)
+
+
+def overlap(a: SubAxis, b: SubAxis) -> bool:
+    """Whether two pieces of axes share a part."""
+    if a.name != b.name:
+        return False
+    return a == b or max(a.pre, b.pre) < min(a.pre * a.size, b.pre * b.size)
+
+
+def _axes_from(
+    shape: Mapping[str, int] | Sequence[int] | None, axis_names: Sequence[str] | None, sizes: dict[str, int]
+) -> tuple[tuple[str, ...], tuple[object, ...]]:
+    if shape is None and axis_names is None:
+        shape = sizes
+    elif sizes:
+        raise MeshError(
+            f"Axes were given twice: positionally and as keywords {', '.join(sizes)}. "
+            f"Use Mesh(data=2, model=4), Mesh({{'data': 2}}) or Mesh((2, 4), ('data', 'model'))."
+        )
+    if isinstance(shape, Mapping):
+        if axis_names is not None:
+            raise MeshError("A mapping already names the axes: leave out axis_names, or give the sizes as a tuple.")
+        names, wanted = tuple(shape), tuple(shape.values())
+    elif shape is None or axis_names is None:
+        raise MeshError(
+            f"A mesh needs sizes and names: Mesh((2, 4), ('data', 'model')); got {shape!r}, {axis_names!r}."
+        )
+    else:
+        names, wanted = tuple(axis_names), tuple(shape)
+    if isinstance(axis_names, str):
+        raise MeshError(
+            f"axis_names is the string {axis_names!r}; give a sequence of names, such as ({axis_names!r},)."
+        )
+    if len(names) != len(wanted):
+        raise MeshError(f"{len(wanted)} sizes {wanted} but {len(names)} axis names {names}: give one name per size.")
+    if not names:
+        raise MeshError("A mesh has at least one axis: Mesh(data=1) is a single device.")
+    for name in names:
+        check_name(name)
+        if names.count(name) > 1:
+            raise MeshError(f"Axis {name!r} is named {names.count(name)} times in {names}: names must be unique.")
+    return names, wanted
+
+
+def _resolve_sizes(names: tuple[str, ...], wanted: tuple[object, ...], count: int | None) -> tuple[int, ...]:
+    sizes: list[int] = []
+    for name, size in zip(names, wanted, strict=True):
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or (size < 1 and size != -1):
+            raise MeshError(f"Axis {name!r} has size {size!r}; a size is a positive integer, or -1 for 'the rest'.")
+        sizes.append(int(size))
+    shown = ", ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
+    if sizes.count(-1) > 1:
+        raise MeshError(f"Mesh({shown}) leaves {sizes.count(-1)} sizes open; only one can be -1.")
+    if -1 in sizes:
+        known = math.prod(size for size in sizes if size != -1)
+        if count is None:
+            raise MeshError(f"Mesh({shown}) leaves a size open: pass devices=, how many devices there are.")
+        if count % known or count < known:
+            raise MeshError(
+                f"Mesh({shown}) can't hold {count} devices: {count} is not a multiple of {known}, the product of "
+                f"the other sizes."
+            )
+        sizes[sizes.index(-1)] = count // known
+    if count is not None and math.prod(sizes) != count:
+        raise MeshError(
+            f"Mesh({shown}) has {math.prod(sizes)} places, but there are {count} devices. "
+            f"Change a size, use -1 for one of them, or take a submesh."
+        )
+    return tuple(sizes)
+
+
+def _checked_ids(devices: Sequence[int]) -> Sequence[int]:
+    ids = tuple(int(device) for device in devices)
+    if len(set(ids)) != len(ids) or any(device < 0 for device in ids):
+        raise MeshError(f"Device ids must be different and not negative; got {_shortened(ids)}.")
+    return range(len(ids)) if ids == tuple(range(len(ids))) else ids
+
+
+def _links_from(links: Link | Mapping[str, Link] | None, names: tuple[str, ...]) -> dict[str, Link]:
+    if links is None or isinstance(links, Link):
+        return dict.fromkeys(names, links or Link())
+    unknown = [axis for axis in links if axis not in names]
+    if unknown:
+        raise MeshError(f"links names axis {unknown[0]!r}; the mesh has only {', '.join(map(repr, names))}.")
+    return {name: links.get(name, Link()) for name in names}
+
+
+def _shortened(ids: Sequence[int]) -> str:
+    shown: Iterator[str] = (str(device) for device in ids[:16])
+    return ", ".join(shown) + (", …" if len(ids) > 16 else "")

@@ -1,0 +1,109 @@
+"""Laying a logical mesh on a physical grid of devices, with whole physical axes or, if allowed, pieces of them."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from shardwright.errors import MeshError
+from shardwright.mesh.links import Link
+
+Shares = tuple[int, ...]  # how much of each physical axis a logical axis takes
+
+
+def lay_out(
+    physical: tuple[int, ...], logical: Mapping[str, int], split: bool, link: Link
+) -> tuple[list[int], dict[str, Link]]:
+    """Device ids of the logical mesh in row-major order, and the link along each logical axis."""
+    grid = "×".join(map(str, physical))
+    wanted = ", ".join(f"{name}={size}" for name, size in logical.items())
+    if not physical or any(size < 1 for size in physical) or any(size < 1 for size in logical.values()):
+        raise MeshError(f"Physical topology {grid or '()'} and logical mesh {wanted} need positive sizes throughout.")
+    if math.prod(physical) != math.prod(logical.values()):
+        raise MeshError(
+            f"The logical mesh {wanted} has {math.prod(logical.values())} devices, the physical topology {grid} has "
+            f"{math.prod(physical)}. Choose logical sizes whose product is {math.prod(physical)}."
+        )
+    shares = min(_assignments(physical, tuple(logical.values()), split), key=_badness(physical), default=None)
+    if shares is None:
+        raise MeshError(_refusal(physical, logical, grid, wanted))
+    return _ids(physical, shares), _links(physical, logical, shares, link)
+
+
+def _assignments(remaining: Shares, sizes: tuple[int, ...], split: bool) -> Iterator[tuple[Shares, ...]]:
+    """Every way to give each logical axis a share of each physical one; whole axes only, unless `split`."""
+    if not sizes:
+        if all(size == 1 for size in remaining):
+            yield ()
+        return
+    for share in _shares(remaining, sizes[0], split):
+        left = tuple(size // taken for size, taken in zip(remaining, share, strict=True))
+        for rest in _assignments(left, sizes[1:], split):
+            yield (share, *rest)
+
+
+def _shares(remaining: Shares, size: int, split: bool) -> Iterator[Shares]:
+    if not remaining:
+        if size == 1:
+            yield ()
+        return
+    first = remaining[0]
+    options = [d for d in range(1, first + 1) if first % d == 0] if split else sorted({1, first})
+    for taken in options:
+        if size % taken == 0:
+            for rest in _shares(remaining[1:], size // taken, split):
+                yield (taken, *rest)
+
+
+def _badness(physical: tuple[int, ...]) -> Callable[[tuple[Shares, ...]], tuple[int, int, tuple[Shares, ...]]]:
+    """A sort key: fewest physical axes split, then fewest used per logical axis, then outer axes first."""
+
+    def key(shares: tuple[Shares, ...]) -> tuple[int, int, tuple[Shares, ...]]:
+        split = sum(any(1 < share[p] < size for share in shares) for p, size in enumerate(physical))
+        used = sum(taken > 1 for share in shares for taken in share)
+        return split, used, tuple(tuple(-taken for taken in share) for share in shares)
+
+    return key
+
+
+def _ids(physical: tuple[int, ...], shares: tuple[Shares, ...]) -> list[int]:
+    """Cut every physical axis by its shares (first logical axis outermost), then group the pieces by logical axis."""
+    pieces = [share[p] for p in range(len(physical)) for share in shares]
+    grid = np.arange(math.prod(physical)).reshape(pieces)
+    by_logical = [p * len(shares) + axis for axis in range(len(shares)) for p in range(len(physical))]
+    ids: list[int] = grid.transpose(by_logical).ravel().tolist()
+    return ids
+
+
+def _links(
+    physical: tuple[int, ...], logical: Mapping[str, int], shares: tuple[Shares, ...], link: Link
+) -> dict[str, Link]:
+    """Whole physical axes keep their link (several make a torus); a piece shares its wires with other pieces."""
+    links = {}
+    for name, share in zip(logical, shares, strict=True):
+        used = [(taken, size) for taken, size in zip(share, physical, strict=True) if taken > 1]
+        sharing = max((size // taken for taken, size in used), default=1)
+        if sharing > 1:
+            links[name] = Link("line", link.bandwidth / sharing, link.latency)
+        elif len(used) > 1:
+            links[name] = Link("torus", link.bandwidth, link.latency)
+        else:
+            links[name] = link
+    return links
+
+
+def _refusal(physical: tuple[int, ...], logical: Mapping[str, int], grid: str, wanted: str) -> str:
+    products = {1}
+    for size in physical:
+        products |= {known * size for known in products}
+    misfits = [f"{name}={size}" for name, size in logical.items() if size not in products]
+    why = (
+        f"{' and '.join(misfits)} is no product of whole physical axes, which give {sorted(products)}"
+        if misfits
+        else "the whole physical axes can't be shared out between them"
+    )
+    return (
+        f"The logical mesh {wanted} can't be laid on the physical topology {grid} without splitting a physical axis: "
+        f"{why}. Choose other sizes, or pass split_physical_axes=True; a split axis shares its links, so its bandwidth "
+        f"drops."
+    )

@@ -1,0 +1,90 @@
+"""`shard_map`: from the global view to the local one and back."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import optree
+
+from shardwright.array import Array, as_sharding, same_where_shared, shard
+from shardwright.engines import engine_named
+from shardwright.engines.lanes import focus, spread
+from shardwright.errors import ArrayError
+from shardwright.mesh import Mesh
+from shardwright.per_device import PerDevice
+from shardwright.sharding import P, Sharding, layout_of
+
+
+def shard_map(fn: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    """A function of arrays from a function of each device's tensors.
+
+    >>> from shardwright import collectives as c
+    >>> mesh = Mesh(x=4)
+    >>> total = shard_map(lambda v: c.all_reduce(v, "x"), mesh, P("x"), P(None))
+    >>> np.asarray(total(np.arange(8)))
+    array([12, 16])
+
+    `in_specs` is one spec for all arguments, or a tuple of one per argument; each a `P`, a `Sharding`, or a tree of
+    them over a tree of arrays. Arguments are resharded to it. `out_specs` likewise says how the results make arrays
+    again; along axes that it does not name the devices must hold the same, which is checked.
+    """
+
+    @functools.wraps(fn)
+    def mapped(*args: Any) -> Any:
+        specs = (in_specs,) * len(args) if isinstance(in_specs, P | Sharding) else tuple(in_specs)
+        if len(specs) != len(args):
+            raise ArrayError(f"shard_map: {len(args)} arguments but {len(specs)} in_specs: give one spec per argument.")
+        local = [_map_prefix(lambda spec, x: _to_local(x, mesh, spec), s, a) for s, a in zip(specs, args, strict=True)]
+        results = fn(*local)
+        engine_named(mesh.engine).check_sends(mesh, "by the end of shard_map")
+        return _map_prefix(lambda spec, v: _to_array(v, mesh, spec), out_specs, results)
+
+    return mapped
+
+
+def _map_prefix(function: Callable[[Any, Any], Any], prefix: Any, tree: Any) -> Any:
+    """Apply a function to each leaf of a tree with its spec from a tree of specs that may stop higher up."""
+    specs = optree.tree_broadcast_prefix(prefix, tree, none_is_leaf=True)
+    return optree.tree_map(function, specs, tree, none_is_leaf=True)
+
+
+def _to_local(x: object, mesh: Mesh, spec: Any) -> PerDevice:
+    sharding = as_sharding(mesh, spec)
+    if isinstance(x, Array) and x.mesh != mesh:
+        raise ArrayError(
+            f"shard_map runs on {mesh}, but an argument lies on {x.mesh}. "
+            f"Reshard it first: x.reshard(Sharding(mesh, P(…)))."
+        )
+    array = x.reshard(sharding) if isinstance(x, Array) else shard(x, sharding, copy=False)
+    return PerDevice.of(array.lanes)
+
+
+def _to_array(v: object, mesh: Mesh, spec: Any) -> Array:
+    if not isinstance(v, PerDevice):
+        raise ArrayError(f"shard_map: the function gave a {type(v).__name__}; it must give PerDevice values.")
+    sharding = as_sharding(mesh, spec)
+    if len(sharding.dims) > v.ndim:
+        sharding.for_shape(v.lanes.local_shape)  # raises: the spec is longer than the rank
+    lanes, _ = focus(v.lanes, sharding.axes)
+    used = [i for i, axis in enumerate(lanes.axes) if axis in sharding.axes]
+    lanes = spread(lanes, used)
+    shape, offsets = [], {}
+    for dim in range(v.ndim):
+        axes = sharding.dims[dim] if dim < len(sharding.dims) else ()
+        splits = [lanes.axes.index(axis) for axis in axes]
+        low, high = sharding.halo_of(dim) if axes else (0, 0)
+        held = np.broadcast_to(lanes.sizes(dim), lanes.full_shape)
+        first = held[tuple(slice(None) if i in splits else slice(0, 1) for i in range(held.ndim))]
+        if not bool((held == first).all()):
+            raise ArrayError(
+                f"shard_map: out_specs {sharding.spec} splits dim {dim} by {axes or 'no axis'}, but devices along "
+                f"other axes hold different sizes {sorted(set(held.ravel().tolist()))} of it."
+            )
+        order = [*splits, *(i for i in range(held.ndim) if i not in splits)]
+        cuts = [0, *np.cumsum(first.transpose(order).ravel() - low - high).tolist()]
+        shape.append(cuts[-1])
+        if axes:
+            offsets[dim] = cuts
+    layout = layout_of(sharding.replace(offsets=offsets), tuple(shape))
+    return Array.of(layout, same_where_shared(lanes.data, layout, "shard_map"))

@@ -1,0 +1,188 @@
+"""`Layout`: a sharding applied to a shape. Where every shard begins, how large it is, and how it is held in lanes.
+
+In memory an array's leading dims are lanes, one per mesh axis (or piece of an axis, where a sharding uses one): as long
+as the axis where devices hold different things, 1 where they hold the same. The shard follows, padded to the largest.
+All numbers that cutting and joining need are worked out here, once per (sharding, shape), and cached.
+"""
+
+import itertools
+import math
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.sharding.sharding import Sharding
+
+Ints = NDArray[np.int64]
+
+
+class DimLayout(NamedTuple):
+    """One dim of a tensor on a mesh."""
+
+    size: int  # of the whole dim
+    lanes: tuple[int, ...]  # which lanes split it, outermost first
+    parts: int  # into how many shards
+    block: int  # rows of the largest shard, without halo
+    low: int  # rows of the shard below that each shard also holds
+    high: int  # and of the shard above
+    cuts: tuple[int, ...]  # explicit offsets, or () for blocks of ceil(size / parts)
+
+    @property
+    def local(self) -> int:
+        """The rows a device has room for."""
+        return self.low + self.block + self.high
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the shards are equal blocks that tile the dim: cutting and joining are then reshapes."""
+        return self.parts * self.block == self.size and self.local == self.block
+
+    @property
+    def is_trailing(self) -> bool:
+        """Whether padding, if any, sits at the end of the whole dim only: cutting is padding, then a reshape."""
+        return not self.cuts and self.local == self.block
+
+    @property
+    def offsets(self) -> Ints:
+        """Where each shard begins, and last the size."""
+        if self.cuts:
+            return np.asarray(self.cuts, dtype=np.int64)
+        return np.minimum(np.arange(self.parts + 1, dtype=np.int64) * self.block, self.size)
+
+    @property
+    def sizes(self) -> Ints:
+        """The rows of each shard, without halo."""
+        return np.diff(self.offsets)
+
+    def rows(self) -> tuple[Ints, NDArray[np.bool_]]:
+        """For each shard and local place the row of the whole dim that lies there, and which places lie outside it.
+
+        Places past the end of a short shard repeat some row: padding made of real values never causes a warning.
+        """
+        places = self.offsets[:-1, None] - self.low + np.arange(self.local)
+        outside = (places < 0) | (places >= self.size)
+        return np.clip(places, 0, max(self.size - 1, 0)), outside
+
+    def places(self) -> Ints:
+        """For each row of the whole dim its place in the shards laid end to end, padding and halos included."""
+        shard = np.repeat(np.arange(self.parts), self.sizes)
+        return shard * self.local + self.low + np.arange(self.size) - self.offsets[shard]
+
+
+class Layout:
+    """How a tensor of a shape lies on a mesh under a sharding.
+
+    >>> from shardwright.mesh import Mesh
+    >>> from shardwright.sharding import P
+    >>> layout = layout_of(Sharding(Mesh(data=2, model=4), P("model", None)), (10, 3))
+    >>> layout.lanes, layout.lane_shape, layout.local_shape
+    (('data', 'model'), (1, 4), (3, 3))
+    >>> layout.dims[0].sizes
+    array([3, 3, 3, 1])
+    """
+
+    def __init__(self, sharding: Sharding, shape: tuple[int, ...]) -> None:
+        self.sharding = sharding.for_shape(shape)
+        self.shape = shape
+        self.mesh = mesh = sharding.mesh
+        self.lanes = mesh.lanes(sharding.axes)
+        place = {lane: i for i, lane in enumerate(self.lanes)}
+        used = {place[axis] for axis in sharding.axes}
+        self.partial_lanes = tuple(place[axis] for axis in sharding.partial)
+        self.full_shape = tuple(mesh.axis(lane).size for lane in self.lanes)
+        self.lane_shape = tuple(n if i in used else 1 for i, n in enumerate(self.full_shape))
+        self.dims = tuple(self._dim(dim, place) for dim in range(len(shape)))
+        self.local_shape = tuple(dim.local for dim in self.dims)
+        self._hash = hash((self.sharding, shape))
+
+    def _dim(self, dim: int, place: dict[str, int]) -> DimLayout:
+        sharding, size = self.sharding, self.shape[dim]
+        lanes = tuple(place[axis] for axis in sharding.dims[dim])
+        parts = sharding.parts(dim)
+        cuts = sharding.offsets_of(dim)
+        block = max(b - a for a, b in itertools.pairwise(cuts)) if cuts else -(-size // parts)
+        return DimLayout(size, lanes, parts, block, *sharding.halo_of(dim), cuts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Layout) and self.shape == other.shape and self.sharding is other.sharding
+        )
+
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether no device holds padding or halos."""
+        return all(dim.is_even for dim in self.dims)
+
+    # -- the reshapes and transposes of cutting and joining -------------------------------------------------------
+
+    @cached_property
+    def dim_lanes(self) -> tuple[int, ...]:
+        """The lanes that split a dim."""
+        return tuple(lane for dim in self.dims for lane in dim.lanes)
+
+    @cached_property
+    def joined_lane_shape(self) -> tuple[int, ...]:
+        """The lanes once every dim is whole: only partial ones are still longer than 1."""
+        return tuple(1 if i in self.dim_lanes else n for i, n in enumerate(self.lane_shape))
+
+    @cached_property
+    def split_shape(self) -> tuple[int, ...]:
+        """Lanes that split no dim, then for each dim its lanes and its local rows: the order in memory."""
+        rest = [n for i, n in enumerate(self.lane_shape) if i not in self.dim_lanes]
+        pieces = [n for dim in self.dims for n in (*(self.lane_shape[i] for i in dim.lanes), dim.local)]
+        return (*rest, *pieces)
+
+    @cached_property
+    def split_order(self) -> tuple[int, ...]:
+        """The transpose from `split_shape` to lanes first, shard last."""
+        order = self.join_order
+        return tuple(order.index(i) for i in range(len(order)))
+
+    @cached_property
+    def join_order(self) -> tuple[int, ...]:
+        """The transpose from lanes first, shard last, to `split_shape`."""
+        rest = [i for i in range(len(self.lanes)) if i not in self.dim_lanes]
+        pieces = [i for at, dim in enumerate(self.dims) for i in (*dim.lanes, len(self.lanes) + at)]
+        return (*rest, *pieces)
+
+    @cached_property
+    def padded_shape(self) -> tuple[int, ...]:
+        """The joined tensor with padding and halos still in it."""
+        return tuple(dim.parts * dim.local for dim in self.dims)
+
+    # -- per device -------------------------------------------------------------------------------------------------
+
+    def over_lanes(self, dim: int, per_shard: Ints) -> Ints:
+        """A number per shard of a dim, as an array over the lanes (1 long where it does not depend on a lane)."""
+        lanes = self.dims[dim].lanes
+        by_lane = per_shard.reshape([self.full_shape[i] for i in lanes])
+        ordered = by_lane.transpose([lanes.index(i) for i in sorted(lanes)])
+        return ordered.reshape([n if i in lanes else 1 for i, n in enumerate(self.full_shape)])
+
+    @cached_property
+    def extents(self) -> tuple[Ints | None, ...]:
+        """Per dim the rows each device really holds, halos included, over the lanes; None where all rows are real."""
+        return tuple(
+            None if bool((dim.sizes == dim.block).all()) else self.over_lanes(at, dim.sizes + dim.low + dim.high)
+            for at, dim in enumerate(self.dims)
+        )
+
+    @cached_property
+    def shard_places(self) -> Ints:
+        """For each device (row-major) and dim the number of the shard it holds."""
+        columns = [
+            np.broadcast_to(self.over_lanes(at, np.arange(dim.parts)), self.full_shape).ravel()
+            for at, dim in enumerate(self.dims)
+        ]
+        return np.stack(columns, axis=1) if columns else np.zeros((math.prod(self.full_shape), 0), np.int64)
+
+
+@lru_cache(maxsize=16384)
+def layout_of(sharding: Sharding, shape: tuple[int, ...]) -> Layout:
+    """The layout of a sharding for a shape; cached."""
+    return Layout(sharding, shape)

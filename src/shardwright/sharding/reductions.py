@@ -1,0 +1,36 @@
+"""The reductions: how the values of a group become one, and how one value is taken apart again."""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One row of the table of reductions."""
+
+    name: str
+    ufunc: str | None  # NumPy's name for combining two values; None where that alone does not do it
+    rest: int | None  # what the other devices hold when one holds the value; None where all hold it
+    bits: bool = False  # for integers and booleans only
+
+    def accepts(self, dtype: "np.dtype[Any]") -> bool:
+        """Whether values of a dtype can be combined this way."""
+        return not self.bits or dtype.kind in "biu"
+
+
+REDUCTIONS = MappingProxyType({
+    row.name: row
+    for row in (
+        Reduction("sum", "add", rest=0),
+        Reduction("max", "maximum", rest=None),
+        Reduction("min", "minimum", rest=None),
+        Reduction("product", "multiply", rest=1),
+        Reduction("average", None, rest=None),
+        Reduction("bitwise_and", "bitwise_and", rest=None, bits=True),
+        Reduction("bitwise_or", "bitwise_or", rest=None, bits=True),
+        Reduction("bitwise_xor", "bitwise_xor", rest=0, bits=True),
+    )
+})  # fmt: skip

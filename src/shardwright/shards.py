@@ -1,0 +1,87 @@
+"""`x.shards`: which device holds which part of a tensor, and that part. Worked out when looked at."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.sharding import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one device holds."""
+
+    device: int
+    coords: tuple[int, ...]
+    index: tuple[slice, ...]  # the part of the whole tensor, without halos
+    _layout: Layout
+    _lanes: NDArray[Any]
+    _place: int
+
+    @property
+    def data(self) -> NDArray[Any]:
+        """The device's tensor, read-only: padding removed, halos included, of a partial value its summand."""
+        layout = self._layout
+        at = np.unravel_index(self._place, layout.full_shape)
+        tensor = self._lanes[tuple(int(i) if n > 1 else 0 for i, n in zip(at, layout.lane_shape, strict=True))]
+        rows = zip(self.index, layout.dims, strict=True)
+        held: tuple[Any, ...] = tuple(slice(0, dim.low + part.stop - part.start + dim.high) for part, dim in rows)
+        result: NDArray[Any] = np.asarray(tensor)[(*held, ...)]
+        result.flags.writeable = False
+        return result
+
+    def __repr__(self) -> str:
+        index = ", ".join(f"{part.start}:{part.stop}" for part in self.index)
+        return f"Shard(device={self.device}, coords={self.coords}, index=[{index}])"
+
+
+class Shards(Sequence[Shard]):
+    """The shards of an array, in the order of the devices."""
+
+    def __init__(self, layout: Layout, data: NDArray[Any]) -> None:
+        self._layout = layout
+        self._data = data
+
+    def __len__(self) -> int:
+        return self._layout.mesh.size
+
+    @cached_property
+    def _slices(self) -> list[list[slice]]:
+        result = []
+        for dim in self._layout.dims:
+            cuts = dim.offsets.tolist()
+            result.append([slice(a, b) for a, b in itertools.pairwise(cuts)])
+        return result
+
+    @cached_property
+    def _places(self) -> list[list[int]]:
+        return self._layout.shard_places.tolist()  # type: ignore[no-any-return]  # NumPy's tolist gives Any
+
+    def _shard(self, place: int, coords: tuple[int, ...]) -> Shard:
+        index = tuple(slices[at] for slices, at in zip(self._slices, self._places[place], strict=True))
+        return Shard(self._layout.mesh.device_ids[place], coords, index, self._layout, self._data, place)
+
+    @overload
+    def __getitem__(self, place: int) -> Shard: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Shard]: ...
+    def __getitem__(self, place: int | slice) -> Shard | list[Shard]:
+        if isinstance(place, slice):
+            return list(self)[place]
+        n = len(self)
+        if not -n <= place < n:
+            raise IndexError(f"Shard {place} of {n}: the mesh {self._layout.mesh} has devices at places 0 to {n - 1}.")
+        at = place % n
+        return self._shard(at, tuple(int(i) for i in np.unravel_index(at, self._layout.mesh.shape)))
+
+    def __iter__(self) -> Iterator[Shard]:
+        coords = np.ndindex(*self._layout.mesh.shape)
+        return (self._shard(place, at) for place, at in enumerate(coords))
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(repr, self[:8]))}{', …' if len(self) > 8 else ''}]"
