@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+import shardwright.engines.lanes as ln
 from shardwright.collectives import UpdateHalo
-from shardwright.engines import lanes as ln
 from shardwright.engines.lanes import Data, Lanes
 
 

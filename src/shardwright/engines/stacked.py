@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import shardwright.engines.lanes as ln
 from shardwright.collectives import (
     AllGather,
     AllReduce,
@@ -27,7 +28,6 @@ from shardwright.collectives import (
     Shift,
     UpdateHalo,
 )
-from shardwright.engines import lanes as ln
 from shardwright.engines.halo import update_halo
 from shardwright.engines.lanes import Data, Lanes
 from shardwright.errors import CollectiveError

@@ -7,6 +7,8 @@ axis    := name | name ":(" pre ")" size
 """
 
 import re
+from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -114,7 +116,13 @@ def _split_dims(text: str) -> list[str]:
 
 
 def _dtype(name: str, text: str) -> "np.dtype[np.generic]":
+    full = _LONG.get(name, name)
+    if full not in np.sctypeDict and find_spec("ml_dtypes") is not None:
+        full = getattr(import_module("ml_dtypes"), full, full)
     try:
-        return np.dtype(_LONG.get(name, name))
+        return np.dtype(full)
     except TypeError as error:
-        raise ShardingError(f"{text!r} names the dtype {name!r}, which NumPy does not know here.") from error
+        raise ShardingError(
+            f"{text!r} names the dtype {name!r}, which NumPy does not know. Small floats such as bf16 need ml_dtypes: "
+            f"pip install 'shardwright[dtypes]'."
+        ) from error

@@ -1,0 +1,16 @@
+"""All benchmarks, each figure a ratio against a peer measured in the same run; exits with 1 if a goal is missed."""
+
+import sys
+
+import foundation
+from harness import MISSED
+
+
+def main() -> int:
+    foundation.main()
+    print(f"\n{len(MISSED)} goals missed" + "".join(f"\n  {name}" for name in MISSED))
+    return 1 if MISSED else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

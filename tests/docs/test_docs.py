@@ -1,0 +1,37 @@
+"""The code blocks of README and docs run, in order, and print what the text says."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+import shardwright as sw
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"```(?P<kind>\w+)\n(?P<body>.*?)```", re.S)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_blocks_print_what_the_page_says(page):
+    names, printed = {}, None
+    for block in BLOCK.finditer(page.read_text()):
+        if block["kind"] == "python":
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(compile(block["body"], str(page), "exec"), names)
+            printed = out.getvalue()
+        elif block["kind"] == "text" and printed is not None:
+            assert printed == block["body"]
+            printed = None
+    assert not printed, f"{page.name} prints something that it does not show:\n{printed}"
+
+
+def test_the_picture_in_the_readme_is_the_librarys():
+    import numpy as np
+
+    x = sw.shard(np.zeros((6, 10), np.float32), sw.Mesh(data=2, model=4), sw.P("data", "model"))
+    first = next(block for block in BLOCK.finditer((ROOT / "README.md").read_text()) if block["kind"] == "text")
+    assert first["body"] == sw.picture(x) + "\n"

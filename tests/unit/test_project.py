@@ -1,0 +1,122 @@
+"""What holds of the project itself: import direction, import weight, exported names, the command line, the helpers."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from helpers import assert_devices, assert_same
+from shardwright.cli import main
+
+SOURCE = Path(sw.__file__).parent
+
+# A module may import those on its own line and above, never those below.
+LAYERS = [
+    ["errors"],
+    ["mesh"],
+    ["sharding"],
+    ["collectives"],
+    ["engines"],
+    ["per_device"],
+    ["shards"],
+    ["array"],
+    ["shard_map"],
+    ["viz"],
+    ["demo"],
+    ["__init__"],
+    ["cli"],
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+
+
+def layer_of(path):
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path):
+    """Every module of ours that a file imports, inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "shardwright")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "shardwright":
+            names = (f"shardwright.{alias.name}" for alias in node.names)
+            yield from names if node.module == "shardwright" else (node.module,)
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_downward(path):
+    own = layer_of(path)
+    assert own in RANK, f"{own} has no place in the layers yet"
+    for module in imports_of(path):
+        parts = module.split(".")
+        other = parts[1] if len(parts) > 1 and parts[1] in RANK else "__init__"
+        assert RANK[other] <= RANK[own], f"{own} imports {module}, which lies above it"
+        if other == own and path.name != "__init__.py":
+            assert len(parts) > 2, f"{path} imports its own facade"
+
+
+def test_import_is_light():
+    code = "import sys, shardwright; print(sorted({m.split('.')[0] for m in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for heavy in ("torch", "jax", "xdsl", "rich", "ml_dtypes", "scipy"):
+        assert f"'{heavy}'" not in loaded
+    assert "'numpy'" in loaded
+
+
+def test_the_exported_names_are_these():
+    assert sorted(sw.__all__) == sorted(
+        [
+            "Array",
+            "Link",
+            "Mesh",
+            "P",
+            "PerDevice",
+            "Sharding",
+            "ShardwrightError",
+            "collectives",
+            "errors",
+            "from_shards",
+            "gather",
+            "picture",
+            "process_coords",
+            "process_index",
+            "replicate",
+            "shard",
+            "shard_map",
+        ]
+    )
+    assert all(hasattr(sw, name) for name in sw.__all__)
+    assert (SOURCE / "py.typed").exists()
+
+
+def test_every_error_is_a_shardwright_error():
+    errors = [value for value in vars(sw.errors).values() if isinstance(value, type)]
+    assert all(issubclass(error, sw.ShardwrightError) for error in errors)
+
+
+def test_the_demo_checks_itself(capsys):
+    assert main(["demo"]) == 0
+    printed = capsys.readouterr().out
+    assert "The result is right." in printed
+    assert "f32[16,30@model] on Mesh(data=2, model=4)" in printed
+
+
+def test_the_command_line_explains_itself(capsys):
+    with pytest.raises(SystemExit):
+        main([])
+    assert "demo" in capsys.readouterr().err
+
+
+def test_the_comparisons_can_fail():
+    for actual, expected in (([1], [2]), ([1], [1, 2]), ([1], [1.0]), ([np.nan], [1.0])):
+        with pytest.raises(AssertionError):
+            assert_same(actual, expected)
+    assert_same([np.nan], [np.nan])
+    with pytest.raises(AssertionError, match=r"device \(1,\): 1 of 1 elements differ"):
+        assert_devices(sw.Mesh(x=2), [[1], [2]], {(0,): [1], (1,): [3]})
+    with pytest.raises(AssertionError):
+        assert_devices(sw.Mesh(x=2), [[1]], {(0,): [1], (1,): [3]})
