@@ -65,22 +65,23 @@ class Stacked:
 
     def reshard(self, data: Data, source: Layout, target: Layout) -> Data:
         """The shards of one layout as those of another; partial values are reduced unless the target keeps them."""
-        if source == target:
+        if source is target:
             return data
         was, becomes = source.sharding, target.sharding
         same = was.reduction == becomes.reduction and was.mesh == becomes.mesh
         kept = tuple(axis for axis in was.partial if same and axis in becomes.partial)
-        done = tuple(lane for lane in source.partial_lanes if source.lanes[lane] not in kept)
+        done = tuple(lane for axis in was.partial if axis not in kept for lane in source.lanes_of[axis])
         if done:
             data = self.reduce(data, done, was.reduction)
-        lane_shape = (source.mesh.axis(lane).size if lane in kept else 1 for lane in target.lanes)
+        long = {lane for axis in kept for lane in target.lanes_of[axis]}
+        lane_shape = (n if lane in long else 1 for lane, n in enumerate(target.full_shape))
         whole = self.join(data, source).reshape((*lane_shape, *target.shape))
         return self.cut(self.apart(whole, target, kept), target)
 
     def apart(self, whole: Data, layout: Layout, kept: tuple[str, ...] = ()) -> Data:
         """A value as one that is partial: the reduction over the devices gives the value back."""
         sharding = layout.sharding
-        missing = [lane for lane in layout.partial_lanes if layout.lanes[lane] not in kept]
+        missing = [lane for axis in sharding.partial if axis not in kept for lane in layout.lanes_of[axis]]
         if not missing:
             return whole
         rest = REDUCTIONS[sharding.reduction].rest

@@ -72,7 +72,7 @@ class DimLayout(NamedTuple):
 
 
 class Layout:
-    """How a tensor of a shape lies on a mesh under a sharding.
+    """How a tensor of a shape lies on a mesh under a sharding. Made by `layout_of`, which makes equal ones once.
 
     >>> from shardwright.mesh import Mesh
     >>> from shardwright.sharding import P
@@ -83,35 +83,27 @@ class Layout:
     array([3, 3, 3, 1])
     """
 
-    def __init__(self, sharding: Sharding, shape: tuple[int, ...]) -> None:
+    def __init__(self, sharding: Sharding, shape: tuple[int, ...], lanes: tuple[str, ...] = ()) -> None:
         self.sharding = sharding.for_shape(shape)
         self.shape = shape
         self.mesh = mesh = sharding.mesh
-        self.lanes = mesh.lanes(sharding.axes)
+        self.lanes = lanes or mesh.lanes(sharding.axes)
         place = {lane: i for i, lane in enumerate(self.lanes)}
-        used = {place[axis] for axis in sharding.axes}
-        self.partial_lanes = tuple(place[axis] for axis in sharding.partial)
+        self.lanes_of = {axis: tuple(place[p] for p in mesh.cut((axis,), by=self.lanes)) for axis in sharding.axes}
+        used = {i for axis in sharding.axes for i in self.lanes_of[axis]}
+        self.partial_lanes = tuple(i for axis in sharding.partial for i in self.lanes_of[axis])
         self.full_shape = tuple(mesh.axis(lane).size for lane in self.lanes)
         self.lane_shape = tuple(n if i in used else 1 for i, n in enumerate(self.full_shape))
-        self.dims = tuple(self._dim(dim, place) for dim in range(len(shape)))
+        self.dims = tuple(self._dim(dim) for dim in range(len(shape)))
         self.local_shape = tuple(dim.local for dim in self.dims)
-        self._hash = hash((self.sharding, shape))
 
-    def _dim(self, dim: int, place: dict[str, int]) -> DimLayout:
+    def _dim(self, dim: int) -> DimLayout:
         sharding, size = self.sharding, self.shape[dim]
-        lanes = tuple(place[axis] for axis in sharding.dims[dim])
+        lanes = tuple(i for axis in sharding.dims[dim] for i in self.lanes_of[axis])
         parts = sharding.parts(dim)
         cuts = sharding.offsets_of(dim)
         block = max(b - a for a, b in itertools.pairwise(cuts)) if cuts else -(-size // parts)
         return DimLayout(size, lanes, parts, block, *sharding.halo_of(dim), cuts)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Layout) and self.shape == other.shape and self.sharding is other.sharding
-        )
 
     @cached_property
     def is_even(self) -> bool:
@@ -182,7 +174,10 @@ class Layout:
         return np.stack(columns, axis=1) if columns else np.zeros((math.prod(self.full_shape), 0), np.int64)
 
 
-@lru_cache(maxsize=16384)
-def layout_of(sharding: Sharding, shape: tuple[int, ...]) -> Layout:
-    """The layout of a sharding for a shape; cached."""
-    return Layout(sharding, shape)
+@lru_cache(maxsize=65536)
+def layout_of(sharding: Sharding, shape: tuple[int, ...], lanes: tuple[str, ...] = ()) -> Layout:
+    """The layout of a sharding for a shape; cached. `lanes` are the mesh's axes cut finer than the sharding needs."""
+    fitted = sharding.for_shape(shape)
+    if fitted is not sharding or (lanes and lanes == fitted.mesh.lanes(fitted.axes)):
+        return layout_of(fitted, shape, () if lanes == fitted.mesh.lanes(fitted.axes) else lanes)
+    return Layout(fitted, shape, lanes)
