@@ -96,7 +96,7 @@ def shards(host, sizes, dims, offsets=None, halo=None):
 def reduced(tensors, op, dtype=None):
     tensors = [t if dtype is None else t.astype(dtype) for t in tensors]
     if op == "average":
-        wide = [t if t.dtype.kind in "biufc" else t.astype(np.float32) for t in tensors]
+        wide = [t.astype(np.float32) if "float8" in t.dtype.name or t.dtype.name == "bfloat16" else t for t in tensors]
         return np.mean(np.stack(wide), axis=0).astype(tensors[0].dtype)
     total = tensors[0]
     for tensor in tensors[1:]:

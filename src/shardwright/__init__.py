@@ -1,8 +1,10 @@
 """shardwright: one language for sharding tensors and computations over meshes of devices, many engines to run it on."""
 
-from shardwright import collectives, errors
+from shardwright import collectives, errors, numpy
 from shardwright.array import Array, from_shards, gather, replicate, shard
-from shardwright.errors import ShardwrightError
+from shardwright.auto import auto_sharding
+from shardwright.dispatch import strict
+from shardwright.errors import ImplicitGatherError, ImplicitGatherWarning, ShardwrightError
 from shardwright.mesh import Link, Mesh
 from shardwright.per_device import PerDevice, process_coords, process_index
 from shardwright.shard_map import shard_map
@@ -13,20 +15,25 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Array",
+    "ImplicitGatherError",
+    "ImplicitGatherWarning",
     "Link",
     "Mesh",
     "P",
     "PerDevice",
     "Sharding",
     "ShardwrightError",
+    "auto_sharding",
     "collectives",
     "errors",
     "from_shards",
     "gather",
+    "numpy",
     "picture",
     "process_coords",
     "process_index",
     "replicate",
     "shard",
     "shard_map",
+    "strict",
 ]

@@ -1,22 +1,28 @@
 """`Array`: the global view, one tensor and a sharding; and how tensors come onto a mesh and back to the host."""
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright import indexing
 from shardwright.collectives import AllReduce, Collective, ReduceScatter, UpdateHalo
-from shardwright.engines import Lanes, Stacked, engine_named
+from shardwright.dispatch import apply, matmul, operator_method, operators, unary
+from shardwright.engines import engine_named
 from shardwright.errors import ArrayError
+from shardwright.held import Held
 from shardwright.mesh import Mesh
-from shardwright.per_device import PerDevice, host_array
-from shardwright.sharding import Layout, P, Sharding, describe, layout_of
+from shardwright.ops import OPS
+from shardwright.per_device import PerDevice, host_array, same_mesh
+from shardwright.sharding import REDUCTIONS, Layout, P, Sharding, layout_of
 from shardwright.shards import Shard, Shards
 
+_UFUNCS = {getattr(np, name): name for name, op in OPS.items() if op.plain} | {np.matmul: "matmul"}
 
-class Array:
+
+class Array(Held):
     """A tensor that lies on the devices of a mesh as its sharding says. Immutable: operations give new arrays.
 
     >>> x = shard(np.arange(12).reshape(4, 3), Mesh(data=2, model=4), P("data"))
@@ -27,77 +33,15 @@ class Array:
     Make one with `shard`, `replicate` or `from_shards`.
     """
 
-    __slots__ = ("__weakref__", "_data", "_layout")
-
-    _layout: Layout
-    _data: NDArray[Any]
+    __slots__ = ()
 
     def __init__(self) -> None:
         raise ArrayError("An Array is made by sw.shard(host, mesh, P(…)), sw.replicate or sw.from_shards.")
 
-    @classmethod
-    def of(cls, layout: Layout, data: NDArray[Any]) -> "Array":
-        """The array whose shards an engine holds in lanes, as a layout says."""
-        self = object.__new__(cls)
-        self._layout = layout
-        self._data = data
-        return self
-
-    # -- what it is -------------------------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the whole tensor."""
-        return self._layout.shape
-
-    @property
-    def dtype(self) -> "np.dtype[Any]":
-        """The dtype of its elements."""
-        return self._data.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of dims."""
-        return len(self._layout.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements of the whole tensor."""
-        return int(np.prod(self.shape, dtype=np.int64))
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the whole tensor, once."""
-        return self.size * self.dtype.itemsize
-
-    @property
-    def sharding(self) -> Sharding:
-        """Where its parts lie."""
-        return self._layout.sharding
-
-    @property
-    def mesh(self) -> Mesh:
-        """The mesh it lies on."""
-        return self._layout.mesh
-
-    @property
-    def layout(self) -> Layout:
-        """Its sharding applied to its shape."""
-        return self._layout
-
-    @property
-    def lanes(self) -> Lanes:
-        """Its shards as the engine holds them."""
-        return Lanes(self.mesh, self._layout.lanes, self._data, self._layout.extents)
-
     @property
     def shards(self) -> Sequence[Shard]:
         """What each device holds, in the order of the devices."""
-        return Shards(self._layout, self._data)
-
-    @property
-    def _engine(self) -> Stacked:
-        return engine_named(self.mesh.engine)
+        return Shards(self._layout, self.data)
 
     # -- to other places ----------------------------------------------------------------------------------------------
 
@@ -109,8 +53,9 @@ class Array:
         Sharding(Mesh(x=2), P(None))
         """
         sharding = target if isinstance(target, Sharding) else Sharding(self.mesh, target)
+        check_partial(sharding, self.dtype)
         layout = layout_of(sharding, self.shape)
-        return Array.of(layout, self._engine.reshard(self._data, self._layout, layout))
+        return Array.of(layout, self.placed(layout))
 
     def numpy(self) -> NDArray[Any]:
         """The whole tensor on the host, as `np.asarray(x)` gives it."""
@@ -118,10 +63,7 @@ class Array:
 
     def _host(self) -> NDArray[Any]:
         """The whole tensor, reduced; a read-only view where no copy is needed."""
-        data = self._data
-        if self._layout.partial_lanes:
-            data = self._engine.reduce(data, self._layout.partial_lanes, self.sharding.reduction)
-        whole = self._engine.join(data, self._layout).reshape(self.shape)
+        whole = self._engine.join(self._reduced(), self._layout).reshape(self.shape)
         whole.flags.writeable = False
         return whole
 
@@ -133,11 +75,82 @@ class Array:
                     f"{self.dtype} can't become {np.dtype(dtype)} without a copy, and copy=False forbids one."
                 )
             return whole.astype(dtype)
-        if copy is False and not np.shares_memory(whole, self._data):
-            raise ValueError(f"The shards of {self._summary()} are joined by a copy, and copy=False forbids one.")
+        if copy is False and not np.shares_memory(whole, self.data):
+            raise ValueError(f"The shards of {self.summary()} are joined by a copy, and copy=False forbids one.")
         return whole.copy() if copy else whole
 
-    __array_ufunc__ = None  # NumPy leaves x + array to us instead of gathering behind the user's back
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """`np.add(x, y)` and the like run the same rows as `x + y`; nothing is gathered behind the user's back."""
+        name = _UFUNCS.get(ufunc)
+        if name is None or method != "__call__" or options:
+            what = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+            raise TypeError(
+                f"{what} does not work on sharded arrays{' with ' + ', '.join(options) if options else ''}. Use a "
+                f"function of shardwright.numpy, or the whole tensor on the host: np.asarray(x)."
+            )
+        values = [self.beside(x) for x in inputs]
+        if any(x is NotImplemented for x in values):
+            return NotImplemented
+        return matmul(*values) if name == "matmul" else apply(name, values)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        """`np.sum(x)` and the like run functions of `shardwright.numpy`."""
+        ours = self.functions.get(function)
+        if ours is None:
+            raise TypeError(
+                f"np.{function.__name__} does not work on sharded arrays. Use a function of shardwright.numpy, or the "
+                f"whole tensor on the host: np.asarray(x)."
+            )
+        return ours(*args, **options)
+
+    namespace: ClassVar[Any]  # shardwright.numpy, which fills in both
+    functions: ClassVar[Mapping[Any, Callable[..., Any]]]
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The namespace of the Array API standard for this array."""
+        if api_version is not None and api_version > self.namespace.__array_api_version__:
+            raise ValueError(f"The Array API {api_version} is newer than {self.namespace.__array_api_version__}.")
+        return self.namespace
+
+    @property
+    def device(self) -> str:
+        """The device, as the Array API standard sees it: the mesh. `sharding` says more."""
+        return "mesh"
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> "Array":
+        """The array itself: it lies on its mesh. Use `reshard` to lay it out anew."""
+        if device != "mesh" or stream is not None:
+            raise ArrayError(f"Arrays lie on the devices of a mesh, not on {device!r}. Use x.reshard(…) to move one.")
+        return self
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The whole tensor, copied unless copy=False; then it shares memory where its shards do. See `x.shards[i]` too."""
+        whole = self._engine.join(self._reduced(), self._layout).reshape(self.shape)
+        host = whole if copy is False else whole.copy()
+        return host.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    @property
+    def T(self) -> "Array":  # noqa: N802  # the standard's name
+        """A matrix transposed."""
+        if self.ndim != 2:
+            raise ArrayError(f"x.T is for two dims; shape {self.shape} has {self.ndim}. Use x.mT or permute_dims.")
+        return self.mT
+
+    @property
+    def mT(self) -> "Array":  # noqa: N802  # the standard's name
+        """The last two dims swapped."""
+        result: Array = self.namespace.matrix_transpose(self)
+        return result
 
     def apply_collective(self, collective: Collective) -> "Array":
         """Run a collective on the shards, where the result is a sharded tensor again."""
@@ -146,10 +159,9 @@ class Array:
             return Array.of(self._layout, self._engine.run(collective, self.lanes).data)
         bound = collective.bind(self.mesh, self.shape, self.dtype, uneven=True)
         target = layout_of(bound.on(self.sharding, self.shape), self.shape)
-        data = self._data
         if isinstance(bound, AllReduce | ReduceScatter) and bound.dtype is not None:
-            data = data.astype(bound.dtype)
-        return Array.of(target, self._engine.reshard(data, self._layout, target))
+            return Array.of(target, self._engine.reshard(self.data.astype(bound.dtype), self._layout, target))
+        return Array.of(target, self.placed(target))
 
     # -- reading: a partial value is reduced first --------------------------------------------------------------------
 
@@ -190,73 +202,84 @@ class Array:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index: Any) -> "Array":
-        """Ints, slices, `...` and None; dims taken whole keep their axes, the others are whole on every device."""
-        entries = index if isinstance(index, tuple) else (index,)
-        for entry in entries:
-            if not (entry is None or entry is Ellipsis or isinstance(entry, int | np.integer | slice)):
-                raise ArrayError(
-                    f"An array is indexed by integers, slices, ... and None; got {entry!r}. "
-                    f"For anything else index the tensor on the host: np.asarray(x)[…]."
-                )
-        result = self._host()[index]
-        return shard(result, self.mesh, P(*_kept_axes(entries, self.sharding)), copy=False)
+        """Elements as NumPy would give them; what is sliced stays where it lies."""
+        return indexing.get(self, index)
 
-    def __eq__(self, other: object) -> "Array":  # type: ignore[override]  # element by element, as NumPy does
-        return self._compare(np.equal, other)
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """The variable gets a new value; other arrays that share its data keep theirs."""
+        self.become(indexing.put(self, index, value))
 
-    def __ne__(self, other: object) -> "Array":  # type: ignore[override]
-        return self._compare(np.not_equal, other)
-
-    def __lt__(self, other: object) -> "Array":
-        return self._compare(np.less, other)
-
-    def __le__(self, other: object) -> "Array":
-        return self._compare(np.less_equal, other)
-
-    def __gt__(self, other: object) -> "Array":
-        return self._compare(np.greater, other)
-
-    def __ge__(self, other: object) -> "Array":
-        return self._compare(np.greater_equal, other)
-
+    __add__, __radd__, __iadd__ = operators("add")
+    __sub__, __rsub__, __isub__ = operators("subtract")
+    __mul__, __rmul__, __imul__ = operators("multiply")
+    __truediv__, __rtruediv__, __itruediv__ = operators("divide")
+    __floordiv__, __rfloordiv__, __ifloordiv__ = operators("floor_divide")
+    __mod__, __rmod__, __imod__ = operators("remainder")
+    __pow__, __rpow__, __ipow__ = operators("pow")
+    __and__, __rand__, __iand__ = operators("bitwise_and")
+    __or__, __ror__, __ior__ = operators("bitwise_or")
+    __xor__, __rxor__, __ixor__ = operators("bitwise_xor")
+    __lshift__, __rlshift__, __ilshift__ = operators("bitwise_left_shift")
+    __rshift__, __rrshift__, __irshift__ = operators("bitwise_right_shift")
+    __matmul__, __rmatmul__, __imatmul__ = operators("matmul")
+    __eq__ = operator_method("equal")  # element by element, as NumPy does
+    __ne__ = operator_method("not_equal")
+    __lt__ = operator_method("less")
+    __le__ = operator_method("less_equal")
+    __gt__ = operator_method("greater")
+    __ge__ = operator_method("greater_equal")
+    __neg__, __pos__, __abs__, __invert__ = map(unary, ("negative", "positive", "abs", "bitwise_invert"))
     __hash__ = None  # type: ignore[assignment]
 
-    def _compare(self, compare: Callable[[Any, Any], Any], other: object) -> "Array":
-        if isinstance(other, Array) and other.mesh != self.mesh:
-            raise ArrayError(
-                f"Arrays on different meshes don't mix: {self._summary()} and {other._summary()}. "
-                f"Bring both onto one mesh first: x.reshard(Sharding(mesh, P(…)))."
-            )
-        result = compare(self._host(), other._host() if isinstance(other, Array) else other)
-        lead = ((),) * (result.ndim - self.ndim)
-        spec = P(*lead, *self.sharding.dims) if result.shape[len(lead) :] == self.shape else P()
-        return shard(result, self.mesh, spec, copy=False)
+    def sum(self, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> "Array":
+        """As `shardwright.numpy.sum`."""
+        result: Array = self.namespace.sum(self, axis=axis, dtype=dtype, keepdims=keepdims)
+        return result
 
-    def _summary(self) -> str:
-        return f"{describe(self.sharding, self.shape, self.dtype)} on {self.mesh}"
+    def mean(self, axis: Any = None, keepdims: bool = False) -> "Array":
+        """As `shardwright.numpy.mean`."""
+        result: Array = self.namespace.mean(self, axis=axis, keepdims=keepdims)
+        return result
+
+    def max(self, axis: Any = None, keepdims: bool = False) -> "Array":
+        """As `shardwright.numpy.max`."""
+        result: Array = self.namespace.max(self, axis=axis, keepdims=keepdims)
+        return result
+
+    def min(self, axis: Any = None, keepdims: bool = False) -> "Array":
+        """As `shardwright.numpy.min`."""
+        result: Array = self.namespace.min(self, axis=axis, keepdims=keepdims)
+        return result
+
+    def astype(self, dtype: Any) -> "Array":
+        """As `shardwright.numpy.astype`."""
+        result: Array = self.namespace.astype(self, dtype)
+        return result
+
+    def reshape(self, *shape: Any) -> "Array":
+        """As `shardwright.numpy.reshape`; sizes may be given one by one."""
+        result: Array = self.namespace.reshape(self, shape[0] if len(shape) == 1 else shape)
+        return result
+
+    def transpose(self, *axes: int) -> "Array":
+        """Dims in another order; without arguments in reverse."""
+        result: Array = self.namespace.permute_dims(self, axes or tuple(reversed(range(self.ndim))))
+        return result
+
+    def beside(self, value: Any) -> Any:
+        """What stands beside this array in an operation: host tensors are replicated on its mesh, scalars stay."""
+        if isinstance(value, Array | bool | int | float | complex):
+            return value
+        if isinstance(value, np.ndarray | np.generic | list | tuple) or hasattr(value, "__array__"):
+            return shard(value, self.mesh, P())
+        return NotImplemented
 
     def __repr__(self) -> str:
         values = np.array2string(self._host(), separator=", ", prefix="Array(")
-        return f"Array({values}, {self._summary()})"
+        return f"Array({values}, {self.summary()})"
 
     def __str__(self) -> str:
         return str(self._host())
-
-
-def _kept_axes(index: tuple[Any, ...], sharding: Sharding) -> list[tuple[str, ...]]:
-    """The axes of the dims that survive an index: those taken whole keep theirs."""
-    used = sum(entry is not None and entry is not Ellipsis for entry in index)
-    rest = [slice(None)] * (len(sharding.dims) - used)
-    entries: list[Any] = []
-    for entry in index if Ellipsis in index else (*index, Ellipsis):
-        entries += rest if entry is Ellipsis else [entry]
-    dims = iter(sharding.dims)
-    kept: list[tuple[str, ...]] = []
-    for entry in entries:
-        axes = () if entry is None else next(dims)
-        if entry is None or isinstance(entry, slice):
-            kept.append(axes if entry == slice(None) else ())
-    return kept
 
 
 def as_sharding(mesh: "Mesh | Sharding", spec: "P | Sharding | None" = None) -> Sharding:
@@ -281,15 +304,25 @@ def shard(host: object, mesh: "Mesh | Sharding", spec: "P | Sharding | None" = N
     The array owns its data. `copy=False` shares the host's memory where shards are even, for hosts that won't change.
     """
     if isinstance(host, Array):
-        raise ArrayError(f"This is an Array already: {host._summary()}. Use x.reshard(…) to lay it out anew.")
+        raise ArrayError(f"This is an Array already: {host.summary()}. Use x.reshard(…) to lay it out anew.")
     sharding = as_sharding(mesh, spec)
     whole = host_array(host)
+    check_partial(sharding, whole.dtype)
     layout = layout_of(sharding, whole.shape)
     if copy and layout.is_even and np.shares_memory(whole, host if isinstance(host, np.ndarray) else whole):
         whole = whole.copy(order="K")
     engine = engine_named(layout.mesh.engine)
     joined = whole.reshape((*(1,) * len(layout.lanes), *whole.shape))
     return Array.of(layout, engine.cut(engine.apart(joined, layout), layout))
+
+
+def check_partial(sharding: Sharding, dtype: "np.dtype[Any]") -> None:
+    """Elements of a dtype must be such as the sharding's reduction combines."""
+    if sharding.partial and not REDUCTIONS[sharding.reduction].accepts(dtype):
+        raise ArrayError(
+            f"{sharding} leaves a {sharding.reduction} to be done, which works on the bits of integers and booleans; "
+            f"{dtype.name} is neither. Choose another reduction, or convert the tensor."
+        )
 
 
 def replicate(host: object, mesh: Mesh, *, copy: bool = True) -> Array:
@@ -303,6 +336,8 @@ def replicate(host: object, mesh: Mesh, *, copy: bool = True) -> Array:
 
 def gather(x: Array) -> NDArray[Any]:
     """The whole tensor on the host: the inverse of `shard`, the same as `np.asarray(x)`."""
+    if not isinstance(x, Array):
+        raise ArrayError(f"gather takes an Array; a {type(x).__name__} is none.")
     return x.numpy()
 
 
@@ -321,12 +356,23 @@ def from_shards(
     must agree on it.
     """
     sharding = as_sharding(mesh, spec)
+    if isinstance(shards, PerDevice):
+        same_mesh(sharding.mesh, shards.mesh)
     tensors = [host_array(value) for value in (shards.values() if isinstance(shards, PerDevice) else shards)]
     layout = _layout_from(sharding, tensors, shape)
+    check_partial(sharding, tensors[0].dtype)
     data = np.zeros((*layout.full_shape, *layout.local_shape), tensors[0].dtype)
     for place, tensor in zip(np.ndindex(*layout.full_shape), tensors, strict=True):
         data[(*place, *map(slice, tensor.shape))] = tensor
-    return Array.of(layout, same_where_shared(data, layout, "from_shards"))
+    return Array.of(layout, repadded(same_where_shared(data, layout, "from_shards"), layout))
+
+
+def repadded(data: NDArray[Any], layout: Layout) -> NDArray[Any]:
+    """The same shards with the padding that arrays have: repeated rows, which no operation trips over."""
+    if layout.is_even or layout.sharding.halo:
+        return data
+    engine = engine_named(layout.mesh.engine)
+    return engine.cut(engine.join(data, layout), layout)
 
 
 def same_where_shared(data: NDArray[Any], layout: Layout, name: str) -> NDArray[Any]:
@@ -336,6 +382,10 @@ def same_where_shared(data: NDArray[Any], layout: Layout, name: str) -> NDArray[
         return data
     first = data[tuple(slice(0, 1) if i in shared else slice(None) for i in range(data.ndim))]
     alike = (data == first) | ((data != data) & (first != first))  # NaN is the same as NaN here
+    for dim, held in enumerate(layout.extents):
+        if held is not None:  # padding is nobody's
+            rows = np.arange(layout.local_shape[dim]).reshape([-1 if d == dim else 1 for d in range(len(layout.shape))])
+            alike |= rows >= held.reshape((*held.shape, *(1,) * len(layout.shape)))
     if not bool(alike.all()):
         axes = ", ".join(repr(layout.lanes[i]) for i in shared)
         count = data.size - int(np.count_nonzero(alike))
@@ -352,6 +402,8 @@ def _layout_from(sharding: Sharding, tensors: list[NDArray[Any]], shape: tuple[i
     if len(tensors) != mesh.size:
         raise ArrayError(f"{mesh} has {mesh.size} devices, but {len(tensors)} shards were given: give one per device.")
     ndim = tensors[0].ndim
+    if len(sharding.dims) > ndim:
+        sharding.for_shape(tensors[0].shape)  # raises: the spec is longer than the rank
     for place, tensor in enumerate(tensors):
         if tensor.ndim != ndim or tensor.dtype != tensors[0].dtype:
             raise ArrayError(

@@ -23,3 +23,15 @@ class EngineError(ShardwrightError, ValueError):
 
 class ArrayError(ShardwrightError, ValueError):
     """An array, or a tensor per device, made or used in a way that has no meaning."""
+
+
+class OperationError(ShardwrightError, ValueError):
+    """An operation on operands that don't fit it."""
+
+
+class ImplicitGatherError(ShardwrightError):
+    """Inside `strict()`: an operation would gather a sharded dim that nobody asked to gather."""
+
+
+class ImplicitGatherWarning(UserWarning):
+    """An operation gathers a large sharded dim that nobody asked to gather."""

@@ -11,21 +11,23 @@ from shardwright.engines import Lanes, Stacked, engine_named
 from shardwright.engines.lanes import aligned, common_extents, lanes_from, stack
 from shardwright.errors import ArrayError
 from shardwright.mesh import Axes, Mesh
-from shardwright.sharding import dtype_name
+from shardwright.sharding import dtype_name, is_number
 
 
 def host_array(value: object) -> NDArray[Any]:
     """Anything NumPy can read as an array of numbers; what has other elements is refused."""
     if isinstance(value, np.ma.MaskedArray):
         raise ArrayError("A masked array would lose its mask. Fill it first: array.filled(…).")
-    array = np.asarray(value)
-    kind = array.dtype.kind
-    if kind not in "biufc" and array.dtype.type.__module__.split(".")[0] != "ml_dtypes":
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ArrayError(f"This is no tensor: {error} Rows must have one length.") from error
+    if not is_number(array.dtype):
         raise ArrayError(
             f"Elements of dtype {array.dtype} can't be sharded: only numbers and booleans can. "
             f"Convert the tensor first, for example with .astype(np.float32)."
         )
-    return array
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
@@ -101,7 +103,8 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __getitem__(self, device: int | Sequence[int]) -> NDArray[Any]:
         """The tensor of one device, by coordinates or by id."""
-        coords = self.mesh.coords(device) if isinstance(device, int) else device
+        self._engine.check_sends(self.mesh, "before its tensors are read")
+        coords = self.mesh.coords(int(device)) if isinstance(device, int | np.integer) else device
         place = self.mesh.position(self.mesh.index(coords))
         return self._at(tuple(int(n) for n in np.unravel_index(place, self._lanes.full_shape)))
 
@@ -136,25 +139,34 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
         [array(3), array(7)]
         """
         for other in others:
-            _same_mesh(self.mesh, other.mesh)
+            if not isinstance(other, PerDevice):
+                raise ArrayError(
+                    f".map applies to PerDevice values; {type(other).__name__} is none. Close over it instead."
+                )
+            same_mesh(self.mesh, other.mesh)
         rows = zip(self.values(), *(other.values() for other in others), strict=True)
         return PerDevice.of(stack(self.mesh, [host_array(function(*row)) for row in rows]))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        if method != "__call__" or ufunc.signature is not None or "out" in options:
+        out = options.pop("out", None)
+        if method != "__call__" or ufunc.signature is not None or (out is not None and out != (self,)):
             raise ArrayError(
                 f"np.{ufunc.__name__}{'' if method == '__call__' else '.' + method} does not work element by element "
                 f"on PerDevice values. Use .map(function), which applies any function on every device."
             )
         operands = [x if isinstance(x, PerDevice) else _everywhere(self.mesh, x) for x in inputs]
         for operand in operands:
-            _same_mesh(self.mesh, operand.mesh)
+            same_mesh(self.mesh, operand.mesh)
         lanes = aligned([operand._lanes for operand in operands])
         extents = common_extents(lanes, ufunc.__name__)
         results = ufunc(*(x if np.isscalar(x) else v.data for x, v in zip(inputs, lanes, strict=True)), **options)
         if isinstance(results, tuple):
             return tuple(PerDevice.of(lanes_from(self.mesh, lanes[0].axes, r, extents)) for r in results)
-        return PerDevice.of(lanes_from(self.mesh, lanes[0].axes, results, extents))
+        result = PerDevice.of(lanes_from(self.mesh, lanes[0].axes, results, extents))
+        if out is None:
+            return result
+        self._lanes = result._lanes  # v += 1: the variable gets a new value
+        return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         raise ArrayError(
@@ -176,7 +188,7 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
         return f"PerDevice({shown} on {self.mesh})"
 
 
-def _same_mesh(a: Mesh, b: Mesh) -> None:
+def same_mesh(a: Mesh, b: Mesh) -> None:
     if a != b:
         raise ArrayError(
             f"Values on different meshes don't mix: one is on {a}, the other on {b}. "

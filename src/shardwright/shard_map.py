@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import optree
 
-from shardwright.array import Array, as_sharding, same_where_shared, shard
+from shardwright.array import Array, as_sharding, check_partial, repadded, same_where_shared, shard
 from shardwright.engines import engine_named
-from shardwright.engines.lanes import focus, spread
+from shardwright.engines.lanes import relane, spread
 from shardwright.errors import ArrayError
 from shardwright.mesh import Mesh
-from shardwright.per_device import PerDevice
+from shardwright.per_device import PerDevice, same_mesh
 from shardwright.sharding import P, Sharding, layout_of
 
 
@@ -36,8 +36,13 @@ def shard_map(fn: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any)
         if len(specs) != len(args):
             raise ArrayError(f"shard_map: {len(args)} arguments but {len(specs)} in_specs: give one spec per argument.")
         local = [_map_prefix(lambda spec, x: _to_local(x, mesh, spec), s, a) for s, a in zip(specs, args, strict=True)]
-        results = fn(*local)
-        engine_named(mesh.engine).check_sends(mesh, "by the end of shard_map")
+        engine = engine_named(mesh.engine)
+        try:
+            results = fn(*local)
+        except BaseException:
+            engine.forget_sends(mesh)
+            raise
+        engine.check_sends(mesh, "by the end of shard_map")
         return _map_prefix(lambda spec, v: _to_array(v, mesh, spec), out_specs, results)
 
     return mapped
@@ -45,7 +50,10 @@ def shard_map(fn: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any)
 
 def _map_prefix(function: Callable[[Any, Any], Any], prefix: Any, tree: Any) -> Any:
     """Apply a function to each leaf of a tree with its spec from a tree of specs that may stop higher up."""
-    specs = optree.tree_broadcast_prefix(prefix, tree, none_is_leaf=True)
+    try:
+        specs = optree.tree_broadcast_prefix(prefix, tree, none_is_leaf=True)
+    except ValueError as error:
+        raise ArrayError(f"shard_map: the specs {prefix!r} don't fit the tree of arrays: {error}") from error
     return optree.tree_map(function, specs, tree, none_is_leaf=True)
 
 
@@ -56,17 +64,18 @@ def _to_local(x: object, mesh: Mesh, spec: Any) -> PerDevice:
             f"shard_map runs on {mesh}, but an argument lies on {x.mesh}. "
             f"Reshard it first: x.reshard(Sharding(mesh, P(…)))."
         )
-    array = x.reshard(sharding) if isinstance(x, Array) else shard(x, sharding, copy=False)
+    array = x.reshard(sharding) if isinstance(x, Array) else shard(x, sharding)
     return PerDevice.of(array.lanes)
 
 
 def _to_array(v: object, mesh: Mesh, spec: Any) -> Array:
     if not isinstance(v, PerDevice):
         raise ArrayError(f"shard_map: the function gave a {type(v).__name__}; it must give PerDevice values.")
+    same_mesh(mesh, v.mesh)
     sharding = as_sharding(mesh, spec)
     if len(sharding.dims) > v.ndim:
         sharding.for_shape(v.lanes.local_shape)  # raises: the spec is longer than the rank
-    lanes, _ = focus(v.lanes, sharding.axes)
+    lanes = relane(v.lanes, mesh.lanes(sharding.axes))
     used = [i for i, axis in enumerate(lanes.axes) if axis in sharding.axes]
     lanes = spread(lanes, used)
     shape, offsets = [], {}
@@ -86,5 +95,8 @@ def _to_array(v: object, mesh: Mesh, spec: Any) -> Array:
         shape.append(cuts[-1])
         if axes:
             offsets[dim] = cuts
+            if sharding.offsets_of(dim) not in ((), tuple(cuts)):
+                raise ArrayError(f"shard_map: the shards of dim {dim} begin at {cuts}, but {sharding} says otherwise.")
+    check_partial(sharding, v.dtype)
     layout = layout_of(sharding.replace(offsets=offsets), tuple(shape))
-    return Array.of(layout, same_where_shared(lanes.data, layout, "shard_map"))
+    return Array.of(layout, repadded(same_where_shared(lanes.data, layout, "shard_map"), layout))

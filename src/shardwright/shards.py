@@ -1,9 +1,7 @@
 """`x.shards`: which device holds which part of a tensor, and that part. Worked out when looked at."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 from shardwright.sharding import Layout
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Shard:
     """What one device holds."""
 
@@ -35,6 +33,15 @@ class Shard:
         result.flags.writeable = False
         return result
 
+    def __dlpack__(self, **options: Any) -> Any:
+        """This device's tensor by DLPack; without a copy for those who take read-only tensors."""
+        if (options.get("max_version") or (0, 0)) >= (1, 0):
+            return self.data.__dlpack__(**options)
+        return self.data.copy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
     def __repr__(self) -> str:
         index = ", ".join(f"{part.start}:{part.stop}" for part in self.index)
         return f"Shard(device={self.device}, coords={self.coords}, index=[{index}])"
@@ -50,20 +57,11 @@ class Shards(Sequence[Shard]):
     def __len__(self) -> int:
         return self._layout.mesh.size
 
-    @cached_property
-    def _slices(self) -> list[list[slice]]:
-        result = []
-        for dim in self._layout.dims:
-            cuts = dim.offsets.tolist()
-            result.append([slice(a, b) for a, b in itertools.pairwise(cuts)])
-        return result
-
-    @cached_property
-    def _places(self) -> list[list[int]]:
-        return self._layout.shard_places.tolist()  # type: ignore[no-any-return]  # NumPy's tolist gives Any
-
     def _shard(self, place: int, coords: tuple[int, ...]) -> Shard:
-        index = tuple(slices[at] for slices, at in zip(self._slices, self._places[place], strict=True))
+        index = tuple(
+            slices[at]
+            for slices, at in zip(self._layout.shard_slices, self._layout.shard_places[place].tolist(), strict=True)
+        )
         return Shard(self._layout.mesh.device_ids[place], coords, index, self._layout, self._data, place)
 
     @overload
@@ -72,7 +70,7 @@ class Shards(Sequence[Shard]):
     def __getitem__(self, place: slice) -> list[Shard]: ...
     def __getitem__(self, place: int | slice) -> Shard | list[Shard]:
         if isinstance(place, slice):
-            return list(self)[place]
+            return [self[i] for i in range(*place.indices(len(self)))]
         n = len(self)
         if not -n <= place < n:
             raise IndexError(f"Shard {place} of {n}: the mesh {self._layout.mesh} has devices at places 0 to {n - 1}.")

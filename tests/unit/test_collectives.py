@@ -193,8 +193,9 @@ def test_sends_are_received_in_order_and_must_agree():
     v = sw.PerDevice(MESH, [[i + 1] for i in range(6)])
     c.send(v, "x", 1)
     c.send(v * 10, "x", 1)
-    assert c.recv(v, "x", 0)[(1, 0)].tolist() == [1]
-    assert c.recv(v, "x", 0)[(1, 0)].tolist() == [10]
+    first, second = c.recv(v, "x", 0), c.recv(v, "x", 0)
+    assert first[(1, 0)].tolist() == [1]
+    assert second[(1, 0)].tolist() == [10]
     c.send(v, "x", 1)
     with pytest.raises(CollectiveError, match=r"recv expects float64 of shape \(1,\), but source \(0,\) sent int64"):
         c.recv(v * 1.0, "x", 0)

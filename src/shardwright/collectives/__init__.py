@@ -3,6 +3,7 @@
 The values know nothing of engines: a function makes the value and hands it to its operand, which knows how to run it.
 """
 
+from shardwright.collectives.cost import Cost, cost_of
 from shardwright.collectives.functions import (
     all_gather,
     all_reduce,
@@ -44,6 +45,7 @@ __all__ = [
     "AllToAll",
     "Broadcast",
     "Collective",
+    "Cost",
     "Gather",
     "Permute",
     "Recv",
@@ -58,6 +60,7 @@ __all__ = [
     "all_slice",
     "all_to_all",
     "broadcast",
+    "cost_of",
     "gather",
     "permute",
     "recv",

@@ -4,7 +4,7 @@
 group, in the order of `axes`. Operands are `PerDevice` values, or an `Array` where the result is an array again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -29,6 +29,7 @@ from shardwright.collectives.values import (
 )
 from shardwright.errors import CollectiveError
 from shardwright.mesh import Axes, as_axes
+from shardwright.sharding import is_number
 
 
 class Operand(Protocol):
@@ -46,15 +47,27 @@ def _apply(v: V, collective: Collective) -> V:
             f"{collective.name} takes a PerDevice or an Array; got {type(v).__name__}. "
             f"Make one with sw.PerDevice(mesh, values) or sw.shard(host, mesh, P(…))."
         )
-    return v.apply_collective(collective)  # type: ignore[no-any-return]
+    return v.apply_collective(collective)
 
 
 def _coords(coords: Coords) -> tuple[int, ...]:
-    return (int(coords),) if isinstance(coords, int | np.integer) else tuple(coords)
+    if isinstance(coords, int | np.integer):
+        return (int(coords),)
+    if not isinstance(coords, Iterable):
+        raise CollectiveError(f"{coords!r} is no place in a group: give one coordinate per axis, or an integer.")
+    return tuple(coords)
 
 
 def _dtype(dtype: Any) -> "np.dtype[Any] | None":
-    return None if dtype is None else np.dtype(dtype)
+    if dtype is None:
+        return None
+    try:
+        kind = np.dtype(dtype).newbyteorder("=")
+    except TypeError as error:
+        raise CollectiveError(f"dtype={dtype!r} is no dtype that NumPy knows.") from error
+    if not is_number(kind):
+        raise CollectiveError(f"dtype={dtype!r}: only numbers and booleans can be reduced.")
+    return kind
 
 
 def all_gather(v: V, axes: Axes, dim: int) -> V:

@@ -4,6 +4,7 @@
 sizes divisible. `on` gives the sharding of the result when the operand is one sharded tensor.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
@@ -317,12 +318,12 @@ class Permute(Collective):
                 raise CollectiveError(f"permute: {pair!r} is not a (source, target) pair.")
         pairs = tuple((self._member(a, mesh, "source"), self._member(b, mesh, "target")) for a, b in self.pairs)
         for what, members in (("source", [a for a, _ in pairs]), ("target", [b for _, b in pairs])):
-            for member in members:
-                if members.count(member) > 1:
-                    raise CollectiveError(
-                        f"permute: {member} is a {what} {members.count(member)} times in {pairs}. A permutation names "
-                        f"each source and each target at most once."
-                    )
+            (member, times), *_ = Counter(members).most_common(1) or [((), 0)]
+            if times > 1:
+                raise CollectiveError(
+                    f"permute: {member} is a {what} {times} times. A permutation names each source and each target at "
+                    f"most once."
+                )
         return replace(self, pairs=pairs)
 
 
@@ -357,6 +358,17 @@ class UpdateHalo(Collective):
     name: ClassVar[str] = "update_halo"
 
     def _bind(self, mesh: Mesh, shape: Shape, dtype: "np.dtype[Any]", group: int) -> "UpdateHalo":
+        self._check_counts(shape)
+        for dim, _, low, high in self.dims():
+            core = shape[dim] - low - high
+            if low < 0 or high < 0 or core < 0:
+                raise CollectiveError(
+                    f"update_halo: a halo of ({low}, {high}) does not fit dim {dim} of size {shape[dim]}. "
+                    f"The size counts the halo too, and a halo has 0 or more rows."
+                )
+        return self
+
+    def _check_counts(self, shape: Shape) -> None:
         if len(self.split_axes) > len(shape):
             raise CollectiveError(
                 f"update_halo: split_axes has {len(self.split_axes)} entries, but the tensor of shape {shape} has "
@@ -368,20 +380,6 @@ class UpdateHalo(Collective):
                 f"update_halo: {len(self.halo_sizes)} halo sizes {self.halo_sizes} for {len(split)} split dims "
                 f"{split}. Give one (low, high) pair for each dim that split_axes splits."
             )
-        for dim, (low, high) in zip(split, self.halo_sizes, strict=True):
-            core = shape[dim] - low - high
-            parts = mesh.axis_size(self.split_axes[dim])
-            if low < 0 or high < 0 or core < 0:
-                raise CollectiveError(
-                    f"update_halo: a halo of ({low}, {high}) does not fit dim {dim} of size {shape[dim]}. "
-                    f"The size counts the halo too, and a halo has 0 or more rows."
-                )
-            if parts > 1 and max(low, high) > core:
-                raise CollectiveError(
-                    f"update_halo: a halo of ({low}, {high}) along dim {dim} is wider than the neighbour's shard, "
-                    f"which has {core} rows of its own. Use fewer shards or a smaller halo."
-                )
-        return self
 
     def dims(self) -> list[tuple[int, tuple[str, ...], int, int]]:
         """The split dims: (dim, axes, low, high)."""
@@ -390,10 +388,11 @@ class UpdateHalo(Collective):
 
     def on(self, sharding: Sharding, shape: Shape) -> Sharding:
         fitted = sharding.for_shape(shape)
+        self._check_counts(shape)
         given = dict.fromkeys(range(len(shape)), ((), 0, 0)) | {d: (axes, lo, hi) for d, axes, lo, hi in self.dims()}
         for dim in range(len(shape)):
             halo = fitted.halo_of(dim)
-            if given[dim] != (fitted.dims[dim], *halo) and (halo != (0, 0) or given[dim][1:] != (0, 0)):
+            if given[dim] != (fitted.dims[dim], *halo) and (halo != (0, 0) or given[dim][0]):
                 raise CollectiveError(
                     f"update_halo: dim {dim} is said to be split by {given[dim][0]} with a halo of {given[dim][1:]}, "
                     f"but the tensor has {fitted.dims[dim]} with {halo}. Use the tensor's own sharding, {fitted}."

@@ -59,7 +59,9 @@ class Lanes:
 
 
 def lanes_from(mesh: Mesh, axes: tuple[str, ...], data: Data, extents: Sequence[Extents]) -> Lanes:
-    """A `Lanes` whose extents are None wherever all devices hold the padded size."""
+    """A `Lanes` no larger than the largest tensor, whose extents are None wherever all devices hold that size."""
+    room = [int(held.max(initial=0)) if held is not None else None for held in extents]
+    data = data[(*(slice(None),) * len(axes), *(slice(0, n) for n in room))]
     local = data.shape[len(axes) :]
     kept = (None if held is None or bool((held == n).all()) else held for held, n in zip(extents, local, strict=True))
     return Lanes(mesh, axes, data, tuple(kept))
@@ -73,8 +75,10 @@ def stack(mesh: Mesh, tensors: Sequence[Data]) -> Lanes:
     ndim, dtype = next(iter(kinds))
     sizes = np.array([tensor.shape for tensor in tensors], np.int64).reshape(*mesh.shape, ndim)
     room = sizes.max(axis=tuple(range(len(mesh.shape))), initial=0).tolist()
-    data = np.zeros((mesh.size, *room), dtype)
+    data = np.empty((mesh.size, *room), dtype)
+    some = next((tensor for tensor in tensors if tensor.size), np.zeros(1, dtype))
     for place, tensor in enumerate(tensors):
+        data[place, ...] = (tensor if tensor.size else some).flat[0]  # padding of real values never warns
         data[place, ...][tuple(map(slice, tensor.shape))] = tensor
     return lanes_from(mesh, mesh.axis_names, data.reshape(*mesh.shape, *room), [sizes[..., dim] for dim in range(ndim)])
 
@@ -83,12 +87,12 @@ def focus(v: Lanes, axes: tuple[str, ...]) -> tuple[Lanes, tuple[int, ...]]:
     """The same tensors with each of `axes` a lane of its own, and the places of those lanes."""
     if not all(axis in v.axes for axis in axes):
         wanted = v.mesh.lanes(axes)
-        v = _relane(_relane(v, v.mesh.axis_names), wanted)
+        v = relane(v, wanted)
     return v, tuple(v.axes.index(axis) for axis in axes)
 
 
-def _relane(v: Lanes, axes: tuple[str, ...]) -> Lanes:
-    """Merge pieces of axes into whole ones, or cut whole ones into pieces."""
+def relane(v: Lanes, axes: tuple[str, ...]) -> Lanes:
+    """The same tensors over other lanes: pieces of axes merged, or axes cut into pieces."""
     if axes == v.axes:
         return v
 
@@ -140,6 +144,14 @@ def same_along(v: Lanes, lanes: Sequence[int], dims: Sequence[int], name: str) -
             )
         result[dim] = first
     return tuple(result)
+
+
+def same_sizes(a: Lanes, b: Lanes) -> bool:
+    """Whether every device holds a tensor of one shape in both."""
+    if a.ndim != b.ndim:
+        return False
+    a, b = aligned([a, b])
+    return all(bool((a.sizes(dim) == b.sizes(dim)).all()) for dim in range(a.ndim))
 
 
 def join(v: Lanes, lanes: tuple[int, ...], dim: int, name: str) -> Lanes:
@@ -269,7 +281,7 @@ def only(v: Lanes, lanes: tuple[int, ...], coords: tuple[int, ...]) -> Lanes:
 def aligned(values: Sequence[Lanes]) -> list[Lanes]:
     """The same tensors with the same lanes and, by new dims of size 1 in front, the same number of dims."""
     if any(v.axes != values[0].axes for v in values):
-        values = [_relane(v, v.mesh.axis_names) for v in values]
+        values = [relane(v, v.mesh.axis_names) for v in values]
     ndim = max(v.ndim for v in values)
     result = []
     for v in values:

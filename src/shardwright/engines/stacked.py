@@ -31,8 +31,8 @@ from shardwright.collectives import (
 from shardwright.engines.halo import update_halo
 from shardwright.engines.lanes import Data, Lanes
 from shardwright.errors import CollectiveError
-from shardwright.mesh import Mesh
-from shardwright.sharding import REDUCTIONS, Layout
+from shardwright.mesh import Mesh, overlap
+from shardwright.sharding import REDUCTIONS, Layout, Sharding, layout_of
 
 
 class Stacked:
@@ -67,28 +67,29 @@ class Stacked:
         """The shards of one layout as those of another; partial values are reduced unless the target keeps them."""
         if source is target:
             return data
-        was, becomes = source.sharding, target.sharding
-        same = was.reduction == becomes.reduction and was.mesh == becomes.mesh
-        kept = tuple(axis for axis in was.partial if same and axis in becomes.partial)
-        done = tuple(lane for axis in was.partial if axis not in kept for lane in source.lanes_of[axis])
+        kept = _kept_partial(source.sharding, target.sharding, data.dtype)
+        here, there = _finer(source, kept), _finer(target, kept)
+        data = data.reshape((*here.lane_shape, *here.local_shape))
+        done = tuple(lane for lane in here.partial_lanes if here.lanes[lane] not in kept)
         if done:
-            data = self.reduce(data, done, was.reduction)
-        long = {lane for axis in kept for lane in target.lanes_of[axis]}
-        lane_shape = (n if lane in long else 1 for lane, n in enumerate(target.full_shape))
-        whole = self.join(data, source).reshape((*lane_shape, *target.shape))
-        return self.cut(self.apart(whole, target, kept), target)
+            data = self.reduce(data, done, source.sharding.reduction)
+        lane_shape = (n if lane in kept else 1 for lane, n in zip(there.lanes, there.full_shape, strict=True))
+        whole = self.join(data, here).reshape((*lane_shape, *target.shape))
+        made = self.cut(self.apart(whole, there, kept), there)
+        return made.reshape((*target.lane_shape, *target.local_shape))
 
     def apart(self, whole: Data, layout: Layout, kept: tuple[str, ...] = ()) -> Data:
         """A value as one that is partial: the reduction over the devices gives the value back."""
-        sharding = layout.sharding
-        missing = [lane for axis in sharding.partial if axis not in kept for lane in layout.lanes_of[axis]]
+        missing = [lane for lane in layout.partial_lanes if layout.lanes[lane] not in kept]
         if not missing:
             return whole
-        rest = REDUCTIONS[sharding.reduction].rest
+        rest = REDUCTIONS[layout.sharding.reduction].rest
         shape = (*layout.joined_lane_shape, *layout.shape)
         if rest is None:
             return np.broadcast_to(whole, shape)
         data = np.full(shape, rest, dtype=whole.dtype)
+        if rest == 0 and whole.dtype.kind in "fc":
+            data = np.negative(data)  # -0.0 + x is x for every x, 0.0 + -0.0 is not
         first = tuple(slice(0, 1) if i in missing else slice(None) for i in range(len(layout.lanes)))
         data[first] = whole
         return data
@@ -100,11 +101,19 @@ class Stacked:
         ufunc = REDUCTIONS[op].ufunc
         if ufunc is not None:
             combine: np.ufunc = getattr(np, ufunc)
-            result: Data = combine.reduce(data, axis=lanes, dtype=data.dtype, keepdims=True)
+            options: dict[str, Any] = {"initial": -0.0} if op == "sum" and data.dtype.kind == "f" else {}  # keeps -0.0
+            result: Data = combine.reduce(data, axis=lanes, dtype=data.dtype, keepdims=True, **options)
             return result
-        wide = data if data.dtype.kind in "biufc" else data.astype(np.float32)
-        average: Data = np.mean(wide, axis=lanes, keepdims=True)
-        return average.astype(data.dtype)
+        wide = (
+            data.astype(np.float32)
+            if (data.dtype.itemsize < 2 and data.dtype.kind in "fV") or data.dtype.kind == "V"
+            else data
+        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            average: Data = np.mean(wide, axis=lanes, keepdims=True).astype(data.dtype)
+        first = data[tuple(slice(0, 1) if i in lanes else slice(None) for i in range(data.ndim))]
+        same = (data == first).all(axis=lanes, keepdims=True)
+        return np.where(same, first, average)  # the average of equal values is that value, without rounding
 
     # -- collectives on a tensor per device -----------------------------------------------------------------------
 
@@ -112,10 +121,14 @@ class Stacked:
         """Run a collective on a tensor per device."""
         if not isinstance(collective, Send | Recv):
             self.check_sends(v.mesh, f"before {collective.name}")
+        uneven = isinstance(collective, Scatter)  # whose operand is the root's tensor alone
         for shape in v.shapes():
-            collective.bind(v.mesh, shape, v.data.dtype)
-        bound = collective.bind(v.mesh, v.shapes()[0], v.data.dtype)
+            bound = collective.bind(v.mesh, shape, v.data.dtype, uneven=uneven)
         v, lanes = ln.focus(v, bound.axes)
+        if isinstance(bound, Scatter):
+            v = ln.select(v, lanes, bound.root)
+            for shape in v.shapes():
+                bound.bind(v.mesh, shape, v.data.dtype)
         return _RUN[type(bound)](self, bound, v, lanes)
 
     def _all_reduce(self, c: AllReduce | Reduce | ReduceScatter, v: Lanes, lanes: tuple[int, ...]) -> Lanes:
@@ -172,13 +185,18 @@ class Stacked:
         send, sent = sends[match]
         source = c.source if c.source is not None else self._only_other(send, v, lanes)
         del sends[match]
-        if sent.shapes() != v.shapes() or sent.data.dtype != v.data.dtype:
+        sent, at = ln.focus(sent, c.axes)
+        came, waited = ln.select(sent, at, source), ln.select(v, lanes, send.destination)
+        if not ln.same_sizes(came, waited) or sent.data.dtype != v.data.dtype:
             raise CollectiveError(
-                f"recv expects {v.data.dtype} of shape {v.shapes()[0]}, but source {source} sent {sent.data.dtype} of "
-                f"shape {sent.shapes()[0]} to {send.destination} over {send.axes}. Both ends must agree."
+                f"recv expects {v.data.dtype} of shape {waited.shapes()[0]}, but source {source} sent "
+                f"{sent.data.dtype} of shape {came.shapes()[0]} to {send.destination} over {send.axes}. Both ends must agree."
             )
-        sent, lanes = ln.focus(sent, c.axes)
-        return ln.only(ln.select(sent, lanes, source), lanes, send.destination)
+        return ln.only(came, at, send.destination)
+
+    def forget_sends(self, mesh: Mesh) -> None:
+        """Drop open sends, after an error."""
+        self._sends(mesh).clear()
 
     def _only_other(self, send: Send, v: Lanes, lanes: tuple[int, ...]) -> tuple[int, ...]:
         shape = [v.full_shape[i] for i in lanes]
@@ -190,6 +208,26 @@ class Stacked:
                 f"{send.destination}. Name one with source=."
             )
         return others[0]
+
+
+def _kept_partial(source: Sharding, target: Sharding, dtype: "np.dtype[Any]") -> tuple[str, ...]:
+    """The partial axes, or pieces of them, over which a value stays partial."""
+    if source.mesh != target.mesh or source.reduction != target.reduction:
+        return ()
+    if source.reduction == "average" and dtype.kind in "biu" and source.partial != target.partial:
+        return ()  # averages of integers are cut off: one step at a time they would not give the average of all
+    shared = [
+        a for a in source.partial if any(overlap(source.mesh.axis(a), source.mesh.axis(b)) for b in target.partial)
+    ]
+    pieces = source.mesh.cut(tuple(shared), by=target.partial)
+    return tuple(axis for axis in pieces if axis in source.mesh.cut(target.partial, by=source.partial))
+
+
+def _finer(layout: Layout, kept: tuple[str, ...]) -> Layout:
+    """The layout with a lane of its own for each of `kept`."""
+    if all(axis in layout.lanes for axis in kept):
+        return layout
+    return layout_of(layout.sharding, layout.shape, layout.mesh.lanes((*layout.sharding.axes, *kept)))
 
 
 def _rank(coords: tuple[int, ...], shape: list[int]) -> int:
@@ -239,7 +277,7 @@ _RUN: dict[type[Collective], Callable[[Stacked, Any, Lanes, tuple[int, ...]], La
     Recv: Stacked._recv,
     Reduce: lambda e, c, v, at: ln.only(e._all_reduce(c, v, at), at, c.root),
     ReduceScatter: lambda e, c, v, at: ln.split(e._all_reduce(c, v, at), at, c.dim),
-    Scatter: lambda e, c, v, at: ln.split(ln.select(v, at, c.root), at, c.dim),
+    Scatter: lambda e, c, v, at: ln.split(v, at, c.dim),
     Send: Stacked._send,
     Shift: Stacked._shift,
     UpdateHalo: lambda e, c, v, at: update_halo(c, v),

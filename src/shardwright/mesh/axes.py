@@ -6,6 +6,7 @@ value serves both.
 """
 
 import itertools
+import operator
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -42,11 +43,27 @@ def as_axes(axes: Axes) -> tuple[str, ...]:
     """
     if isinstance(axes, str):
         return (axes,)
+    if isinstance(axes, set | frozenset) or not isinstance(axes, Iterable):
+        raise MeshError(f"Axes are a name or a sequence of names, in order; {axes!r} is neither.")
     result = tuple(axes)
     for axis in result:
         if not isinstance(axis, str):
             raise MeshError(f"Axes are named by strings; {axis!r} in {axes!r} is a {type(axis).__name__}.")
     return result
+
+
+def as_int(value: object, what: str) -> int:
+    """A whole number; anything that would have to be rounded is refused."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise MeshError(f"{what} {value!r} is not an integer.")
+    return operator.index(value)
+
+
+def as_ints(values: object, what: str) -> tuple[int, ...]:
+    """Whole numbers."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise MeshError(f"{what} must be a sequence of integers; got {values!r}.")
+    return tuple(as_int(value, what) for value in values)
 
 
 def check_name(name: object) -> str:

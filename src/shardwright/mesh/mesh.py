@@ -1,7 +1,8 @@
 """`Mesh`: the devices as a grid with named axes. An immutable value; it knows places and groups and never computes."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from functools import lru_cache
 from itertools import product
 from types import MappingProxyType
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.errors import MeshError
-from shardwright.mesh.axes import Axes, SubAxis, as_axes, check_name, cut_axes, parse_axis
+from shardwright.mesh.axes import Axes, SubAxis, as_axes, as_int, as_ints, check_name, cut_axes, parse_axis
 from shardwright.mesh.links import Link
 from shardwright.mesh.topology import lay_out
 
@@ -67,6 +68,8 @@ class Mesh:
         **sizes: int,
     ) -> None:
         names, wanted = _axes_from(shape, axis_names, sizes)
+        if isinstance(devices, np.integer):
+            devices = int(devices)
         count = devices if isinstance(devices, int) or devices is None else len(devices)
         resolved = _resolve_sizes(names, wanted, count)
         total = math.prod(resolved)
@@ -100,7 +103,9 @@ class Mesh:
         Each logical axis takes whole physical axes. If that can't be, it is refused, unless `split_physical_axes`
         allows a physical axis to serve several logical ones, which then share its links and so its bandwidth.
         """
-        ids, links = lay_out(tuple(physical), dict(logical), split_physical_axes, link or Link())
+        ids, links = lay_out(
+            as_ints(physical, "The physical topology"), dict(logical), split_physical_axes, link or Link()
+        )
         return cls(logical, devices=ids, links=links, engine=engine)
 
     # -- a value ------------------------------------------------------------------------------------------------------
@@ -136,6 +141,14 @@ class Mesh:
         if self.engine != "numpy":
             parts.append(f"engine={self.engine!r}")
         return f"Mesh({', '.join(parts)})"
+
+    def __enter__(self) -> "Mesh":
+        """Inside `with mesh:` new arrays lie on this mesh."""
+        _current.set((*_current.get(), self))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _current.set(_current.get()[:-1])
 
     # -- axes ---------------------------------------------------------------------------------------------------------
 
@@ -199,6 +212,7 @@ class Mesh:
 
     def position(self, device: int) -> int:
         """The row-major place of a device id in this mesh."""
+        device = as_int(device, "Device id")
         ids = self.device_ids
         if isinstance(ids, range):
             if 0 <= device < self.size:
@@ -259,10 +273,22 @@ class Mesh:
         >>> Mesh(data=2, model=4).neighbors(4, "model")
         (None, 5)
         """
-        self.position(device)
-        group = next(group for group in self.groups(axes) if device in group)
-        at = group.index(device)
-        return (group[at - 1] if at > 0 else None, group[at + 1] if at + 1 < len(group) else None)
+        named = self.group_axes(axes)
+        lanes = self.lanes(named)
+        ids = self.ids(lanes)
+        place = [int(at) for at in np.unravel_index(self.position(device), ids.shape)]
+        inner = [lanes.index(axis) for axis in named]
+        sizes = [ids.shape[i] for i in inner]
+        rank = int(np.ravel_multi_index([place[i] for i in inner], sizes)) if inner else 0
+
+        def member(at: int) -> int | None:
+            if not 0 <= at < math.prod(sizes):
+                return None
+            for lane, coordinate in zip(inner, np.unravel_index(at, sizes), strict=True):
+                place[lane] = int(coordinate)
+            return int(ids[tuple(place)])
+
+        return member(rank - 1), member(rank + 1)
 
     # -- parts of a mesh ----------------------------------------------------------------------------------------------
 
@@ -272,7 +298,10 @@ class Mesh:
         >>> Mesh(data=2, model=4).submesh((2, 2), offset=(0, 2))
         Mesh(data=2, model=2, devices=(2, 3, 6, 7))
         """
-        size, start = self._per_axis(shape, "shape"), self._per_axis(offset or (0,) * len(self.shape), "offset")
+        size, start = (
+            self._per_axis(shape, "shape"),
+            self._per_axis((0,) * len(self.shape) if offset is None else offset, "offset"),
+        )
         for name, n, at, full in zip(self.axis_names, size, start, self.shape, strict=True):
             if n < 1 or at < 0 or at + n > full:
                 raise MeshError(
@@ -300,13 +329,22 @@ class Mesh:
         return [self.submesh(size, start) for start in starts]
 
     def _per_axis(self, numbers: Sequence[int], what: str) -> tuple[int, ...]:
-        given = tuple(int(n) for n in numbers)
+        given = as_ints(numbers, f"The submesh {what}")
         if len(given) != len(self.shape):
             raise MeshError(
                 f"The submesh {what} {given} has {len(given)} entries; {self} has {len(self.shape)} axes. "
                 f"Give one number per axis."
             )
         return given
+
+
+_current: ContextVar[tuple[Mesh, ...]] = ContextVar("meshes", default=())
+
+
+def current_mesh() -> Mesh | None:
+    """The mesh of the innermost `with mesh:`, if any."""
+    meshes = _current.get()
+    return meshes[-1] if meshes else None
 
 
 def _rebuild(sizes: dict[str, int], ids: Sequence[int] | None, engine: str, links: dict[str, Link]) -> Mesh:
@@ -357,7 +395,7 @@ def _axes_from(
             f"A mesh needs sizes and names: Mesh((2, 4), ('data', 'model')); got {shape!r}, {axis_names!r}."
         )
     else:
-        names, wanted = tuple(axis_names), tuple(shape)
+        names, wanted = tuple(axis_names), tuple(shape) if isinstance(shape, Iterable) else (shape,)
     if isinstance(axis_names, str):
         raise MeshError(
             f"axis_names is the string {axis_names!r}; give a sequence of names, such as ({axis_names!r},)."
@@ -401,7 +439,7 @@ def _resolve_sizes(names: tuple[str, ...], wanted: tuple[object, ...], count: in
 
 
 def _checked_ids(devices: Sequence[int]) -> Sequence[int]:
-    ids = tuple(int(device) for device in devices)
+    ids = as_ints(devices, "Device ids")
     if len(set(ids)) != len(ids) or any(device < 0 for device in ids):
         raise MeshError(f"Device ids must be different and not negative; got {_shortened(ids)}.")
     return range(len(ids)) if ids == tuple(range(len(ids))) else ids
@@ -410,6 +448,9 @@ def _checked_ids(devices: Sequence[int]) -> Sequence[int]:
 def _links_from(links: Link | Mapping[str, Link] | None, names: tuple[str, ...]) -> dict[str, Link]:
     if links is None or isinstance(links, Link):
         return dict.fromkeys(names, links or Link())
+    for axis, link in links.items():
+        if not isinstance(link, Link):
+            raise MeshError(f"links gives {link!r} for axis {axis!r}; give a Link, such as Link('ring').")
     unknown = [axis for axis in links if axis not in names]
     if unknown:
         raise MeshError(f"links names axis {unknown[0]!r}; the mesh has only {', '.join(map(repr, names))}.")

@@ -1,7 +1,8 @@
 """Laying a logical mesh on a physical grid of devices, with whole physical axes or, if allowed, pieces of them."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 
 import numpy as np
 
@@ -24,22 +25,35 @@ def lay_out(
             f"The logical mesh {wanted} has {math.prod(logical.values())} devices, the physical topology {grid} has "
             f"{math.prod(physical)}. Choose logical sizes whose product is {math.prod(physical)}."
         )
-    shares = min(_assignments(physical, tuple(logical.values()), split), key=_badness(physical), default=None)
+    shares = _best(physical, tuple(logical.values()), split)
     if shares is None:
         raise MeshError(_refusal(physical, logical, grid, wanted))
     return _ids(physical, shares), _links(physical, logical, shares, link)
 
 
-def _assignments(remaining: Shares, sizes: tuple[int, ...], split: bool) -> Iterator[tuple[Shares, ...]]:
-    """Every way to give each logical axis a share of each physical one; whole axes only, unless `split`."""
-    if not sizes:
-        if all(size == 1 for size in remaining):
-            yield ()
-        return
-    for share in _shares(remaining, sizes[0], split):
-        left = tuple(size // taken for size, taken in zip(remaining, share, strict=True))
-        for rest in _assignments(left, sizes[1:], split):
-            yield (share, *rest)
+def _best(physical: Shares, sizes: tuple[int, ...], split: bool) -> tuple[Shares, ...] | None:
+    """The share of each physical axis that each logical axis takes; whole axes only, unless `split`.
+
+    Of all ways the one that splits least, then uses the fewest physical axes, then gives outer ones to outer ones.
+    """
+
+    @cache
+    def best(remaining: Shares, first: int) -> tuple[int, int, tuple[Shares, ...]] | None:
+        if first == len(sizes):
+            return (0, 0, ()) if all(size == 1 for size in remaining) else None
+        found: tuple[int, int, tuple[Shares, ...]] | None = None
+        for share in _shares(remaining, sizes[first], split):
+            rest = best(tuple(n // taken for n, taken in zip(remaining, share, strict=True)), first + 1)
+            if rest is None:
+                continue
+            cut = sum(1 < taken < whole for taken, whole in zip(share, physical, strict=True))
+            used = sum(taken > 1 for taken in share)
+            mine = (cut + rest[0], used + rest[1], (tuple(-taken for taken in share), *rest[2]))
+            found = mine if found is None or mine < found else found
+        return found
+
+    result = best(physical, 0)
+    return None if result is None else tuple(tuple(-taken for taken in share) for share in result[2])
 
 
 def _shares(remaining: Shares, size: int, split: bool) -> Iterator[Shares]:
@@ -53,17 +67,6 @@ def _shares(remaining: Shares, size: int, split: bool) -> Iterator[Shares]:
         if size % taken == 0:
             for rest in _shares(remaining[1:], size // taken, split):
                 yield (taken, *rest)
-
-
-def _badness(physical: tuple[int, ...]) -> Callable[[tuple[Shares, ...]], tuple[int, int, tuple[Shares, ...]]]:
-    """A sort key: fewest physical axes split, then fewest used per logical axis, then outer axes first."""
-
-    def key(shares: tuple[Shares, ...]) -> tuple[int, int, tuple[Shares, ...]]:
-        split = sum(any(1 < share[p] < size for share in shares) for p, size in enumerate(physical))
-        used = sum(taken > 1 for share in shares for taken in share)
-        return split, used, tuple(tuple(-taken for taken in share) for share in shares)
-
-    return key
 
 
 def _ids(physical: tuple[int, ...], shares: tuple[Shares, ...]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from shardwright.sharding.layout import DimLayout, Layout, layout_of
 from shardwright.sharding.notation import describe, dtype_name, parse
-from shardwright.sharding.reductions import REDUCTIONS, Reduction
+from shardwright.sharding.reductions import REDUCTIONS, Reduction, is_number
 from shardwright.sharding.sharding import Sharding
 from shardwright.sharding.spec import P, as_spec
 
@@ -16,6 +16,7 @@ __all__ = [
     "as_spec",
     "describe",
     "dtype_name",
+    "is_number",
     "layout_of",
     "parse",
 ]

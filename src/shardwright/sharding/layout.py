@@ -165,6 +165,11 @@ class Layout:
         )
 
     @cached_property
+    def shard_slices(self) -> list[list[slice]]:
+        """For each dim and shard the rows of the whole tensor."""
+        return [[slice(a, b) for a, b in itertools.pairwise(dim.offsets.tolist())] for dim in self.dims]
+
+    @cached_property
     def shard_places(self) -> Ints:
         """For each device (row-major) and dim the number of the shard it holds."""
         columns = [

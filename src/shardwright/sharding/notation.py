@@ -24,6 +24,7 @@ _SHORT = {
     "complex128": "c128", "bfloat16": "bf16",
 }  # fmt: skip
 _LONG = {short: name for name, short in _SHORT.items()}
+_NUMPYS = {*_SHORT, np.dtype(np.longdouble).name, np.dtype(np.clongdouble).name} - {"bfloat16"}
 
 _AXIS = r"[^:@,+/~{}\[\]() ]+(?::\(\d+\)\d+)?"
 _DIM = re.compile(
@@ -117,12 +118,12 @@ def _split_dims(text: str) -> list[str]:
 
 def _dtype(name: str, text: str) -> "np.dtype[np.generic]":
     full = _LONG.get(name, name)
-    if full not in np.sctypeDict and find_spec("ml_dtypes") is not None:
-        full = getattr(import_module("ml_dtypes"), full, full)
-    try:
+    if full in _NUMPYS:
         return np.dtype(full)
-    except TypeError as error:
-        raise ShardingError(
-            f"{text!r} names the dtype {name!r}, which NumPy does not know. Small floats such as bf16 need ml_dtypes: "
-            f"pip install 'shardwright[dtypes]'."
-        ) from error
+    small = getattr(import_module("ml_dtypes"), full, None) if find_spec("ml_dtypes") else None
+    if isinstance(small, type) and issubclass(small, np.generic):
+        return np.dtype(small)
+    raise ShardingError(
+        f"{text!r} names the dtype {name!r}, which is none. Write f32, i8, bool, …; small floats such as bf16 need "
+        f"ml_dtypes: pip install 'shardwright[dtypes]'."
+    )

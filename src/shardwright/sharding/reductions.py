@@ -7,6 +7,11 @@ from typing import Any
 import numpy as np
 
 
+def is_number(dtype: "np.dtype[Any]") -> bool:
+    """Whether elements of a dtype are numbers or booleans; NumPy's own, or the small floats of ml_dtypes."""
+    return dtype.kind in "biufc" or dtype.type.__module__.split(".")[0] == "ml_dtypes"
+
+
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """One row of the table of reductions."""

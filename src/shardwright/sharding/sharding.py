@@ -1,6 +1,7 @@
 """`Sharding`: the value that says what lies where. Frozen, interned, canonical: equal shardings are one object."""
 
 import math
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -8,7 +9,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from shardwright.errors import ShardingError
-from shardwright.mesh import Axes, Mesh, SubAxis, as_axes, overlap
+from shardwright.mesh import Axes, Mesh, SubAxis, as_axes, as_ints, overlap
 from shardwright.sharding.reductions import REDUCTIONS
 from shardwright.sharding.spec import Dims, P, as_spec
 
@@ -123,7 +124,7 @@ class Sharding:
             "spec": self.spec,
             "partial": self.partial,
             "reduction": self.reduction,
-            "halo": dict(enumerate(self.halo)),
+            "halo": {dim: pair for dim, pair in enumerate(self.halo) if pair != (0, 0)},
             "offsets": {dim: cuts for dim, cuts in enumerate(self.offsets) if cuts},
         }
         known.update(changes)
@@ -148,6 +149,7 @@ def usual_offsets(size: int, parts: int) -> tuple[int, ...]:
     return tuple(min(i * block, size) for i in range(parts + 1))
 
 
+_lock = threading.Lock()
 _interned: WeakValueDictionary[tuple[Any, ...], Sharding] = WeakValueDictionary()
 
 
@@ -162,11 +164,15 @@ def _canonical(
     """The one object for fields that are canonical already."""
     key = (mesh, dims, partial, reduction, halo, offsets)
     found = _interned.get(key)
-    if found is None:
-        found = object.__new__(Sharding)
-        for name, value in zip(("mesh", "dims", "partial", "reduction", "halo", "offsets"), key, strict=True):
-            object.__setattr__(found, name, value)
-        _interned[key] = found
+    if found is not None:
+        return found
+    with _lock:  # two threads must not make two
+        found = _interned.get(key)
+        if found is None:
+            found = object.__new__(Sharding)
+            for name, value in zip(("mesh", "dims", "partial", "reduction", "halo", "offsets"), key, strict=True):
+                object.__setattr__(found, name, value)
+            _interned[key] = found
     return found
 
 
@@ -243,8 +249,11 @@ def _dim_of(dim: int, spec: P, what: str) -> int:
 def _checked_halo(spec: P, dims: Dims, halo: Mapping[int, int | tuple[int, int]]) -> Halo:
     pairs = [(0, 0)] * len(dims)
     for dim, given in halo.items():
-        low, high = (given, given) if isinstance(given, int) else given
         at = _dim_of(dim, spec, "Halo sizes")
+        pair = as_ints(given if isinstance(given, Iterable) else (given, given), "Halo sizes")
+        if len(pair) != 2 or pairs[at] != (0, 0):
+            raise ShardingError(f"The halo {given!r} of dim {dim} is not one (low, high) pair for that dim.")
+        low, high = pair
         if low < 0 or high < 0:
             raise ShardingError(f"Halo sizes ({low}, {high}) of dim {dim} are negative; a halo has 0 or more rows.")
         if (low or high) and not dims[at]:
@@ -252,7 +261,7 @@ def _checked_halo(spec: P, dims: Dims, halo: Mapping[int, int | tuple[int, int]]
                 f"Dim {dim} of {spec} is whole, so no device has a neighbour along it and a halo of ({low}, {high}) "
                 f"has no source. Split the dim, or leave its halo out."
             )
-        pairs[at] = (int(low), int(high))
+        pairs[at] = (low, high)
     return tuple(pairs) if any(pair != (0, 0) for pair in pairs) else ()
 
 
@@ -260,7 +269,7 @@ def _checked_offsets(mesh: Mesh, spec: P, dims: Dims, offsets: Mapping[int, Sequ
     cuts: list[tuple[int, ...]] = [()] * len(dims)
     for dim, given in offsets.items():
         at = _dim_of(dim, spec, "Offsets")
-        numbers = tuple(int(n) for n in given)
+        numbers = as_ints(given, "Offsets")
         parts = math.prod(mesh.axis(axis).size for axis in dims[at])
         if len(numbers) != parts + 1:
             raise ShardingError(

@@ -34,13 +34,14 @@ def _entry(entry: object) -> tuple[str, ...]:
         return ()
     if isinstance(entry, str):
         return (entry,)
-    axes = tuple(entry) if isinstance(entry, Iterable) else (entry,)
+    ordered = isinstance(entry, Iterable) and not isinstance(entry, set | frozenset)
+    axes = tuple(entry) if ordered else (entry,)  # type: ignore[arg-type]
     for axis in axes:
         if not isinstance(axis, str):
             raise ShardingError(
                 f"{entry!r} can't say how a dim is split. Use None for a whole dim, an axis name, or a tuple of names."
             )
-    return axes
+    return axes  # type: ignore[return-value]  # checked one by one above
 
 
 def as_spec(spec: object) -> P:

@@ -3,6 +3,7 @@
 from itertools import product
 
 from shardwright.array import Array
+from shardwright.errors import ArrayError
 from shardwright.sharding import Layout, describe
 
 LARGEST = 16  # boxes along a side; more are left out, and said to be
@@ -23,6 +24,8 @@ def picture(x: Array) -> str:
 
     The last two split dims are drawn as rows and columns; a tensor split along more dims is drawn as several grids.
     """
+    if not isinstance(x, Array):
+        raise ArrayError(f"picture draws an Array; a {type(x).__name__} is none.")
     layout = x.layout
     split = [dim for dim, held in enumerate(layout.dims) if held.parts > 1]
     outer, inner = split[:-2], split[-2:]

@@ -1,0 +1,67 @@
+"""The current mesh, and where new arrays go on it when nobody says.
+
+Inside `with mesh:` new arrays lie on that mesh. The policy: the axes of the mesh, in their order, split the dims in the
+order of their sizes, largest first (the earlier of equals); a dim shorter than its axis is left whole and the axis
+tries the next. `auto_sharding(policy)` puts another function of (shape, mesh) in its place.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+
+from shardwright.errors import ArrayError
+from shardwright.mesh import Mesh, current_mesh
+from shardwright.sharding import P, Sharding
+
+Policy = Callable[[tuple[int, ...], Mesh], P]
+
+
+def largest_dims(shape: tuple[int, ...], mesh: Mesh) -> P:
+    """The usual policy: each axis in turn splits the largest dim that is still whole and long enough.
+
+    >>> largest_dims((64, 128, 3), Mesh(data=2, model=4))
+    P('model', 'data', None)
+    >>> largest_dims((3, 3), Mesh(data=2, model=4))
+    P('data', None)
+    """
+    entries: list[str | None] = [None] * len(shape)
+    for axis, size in mesh.sizes.items():
+        free = [dim for dim, entry in enumerate(entries) if entry is None and shape[dim] >= size]
+        if free and size > 1:
+            entries[max(free, key=lambda dim: (shape[dim], -dim))] = axis
+    return P(*entries)
+
+
+_policy: ContextVar[Policy] = ContextVar("policy", default=largest_dims)
+
+
+@contextlib.contextmanager
+def auto_sharding(policy: Policy) -> Iterator[None]:
+    """Inside, new arrays for which nobody gives a sharding are laid out as `policy(shape, mesh)` says.
+
+    >>> with Mesh(x=2), auto_sharding(lambda shape, mesh: P()):
+    ...     auto_spec((8,), current_mesh())
+    P()
+    """
+    token = _policy.set(policy)
+    try:
+        yield
+    finally:
+        _policy.reset(token)
+
+
+def auto_spec(shape: tuple[int, ...], mesh: Mesh) -> P:
+    """Where a new array goes on a mesh."""
+    return _policy.get()(shape, mesh)
+
+
+def placed(shape: tuple[int, ...], sharding: "Sharding | P | None") -> Sharding:
+    """The sharding of a new array: the one given, or that of the policy, on the current mesh."""
+    if isinstance(sharding, Sharding):
+        return sharding
+    mesh = current_mesh()
+    if mesh is None:
+        raise ArrayError(
+            "There is no mesh to make an array on. Write `with mesh:` around it, or pass sharding=Sharding(mesh, P(…))."
+        )
+    return Sharding(mesh, auto_spec(shape, mesh) if sharding is None else sharding)

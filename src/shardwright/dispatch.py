@@ -1,0 +1,293 @@
+"""From a call to its result: the strategy of an operation is chosen once per layouts and kept; a warm call looks it up.
+
+`apply` is the one way an operation runs. Operands are brought where the strategy wants them, the kernel computes on all
+lanes at once, and the result is an array with the sharding that the rule gives. Gathers that nobody asked for are
+seen here: they warn, or inside `strict()` raise.
+"""
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.engines import engine_named
+from shardwright.errors import ArrayError, ImplicitGatherError, ImplicitGatherWarning, OperationError
+from shardwright.held import Held, common_mesh
+from shardwright.ops import OPS, Call, Op, Rule
+from shardwright.plan import Strategy, choose
+from shardwright.sharding import Layout, Sharding, layout_of
+
+WARN_ABOVE = 16 * 2**20  # bytes that an implicit gather may bring to a device unnoticed
+
+_strict: ContextVar[bool] = ContextVar("strict", default=False)
+
+
+class Attrs(dict[str, Any]):
+    """The attributes of a call: a dict that is made once and compared as a whole."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(attrs)
+        self.key = tuple(attrs.items())
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(self.key)
+
+
+NO_ATTRS = Attrs()
+
+
+@contextlib.contextmanager
+def strict() -> Iterator[None]:
+    """Inside, an operation that would gather a sharded dim unasked raises `ImplicitGatherError` instead."""
+    token = _strict.set(True)
+    try:
+        yield
+    finally:
+        _strict.reset(token)
+
+
+class Plan:
+    """An operation on operands of known layouts: its rule, the strategy chosen, and all that running it needs."""
+
+    def __init__(self, op: Op, operands: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+        arrays = [x for x in operands if isinstance(x, Held)]
+        mesh = common_mesh(*arrays)
+        shapes = [x.shape for x in arrays]
+        self.op = op
+        self.rule: Rule = op.rule(shapes, _with_scalars(attrs, operands))
+        itemsizes = [x.dtype.itemsize for x in arrays]
+        self.strategy: Strategy = choose(self.rule, [x.sharding for x in arrays], shapes, itemsizes)
+        self.gathers = _gathers(op, self.strategy, arrays)
+        self.engine = engine_named(mesh.engine)
+        wanted, results = self.strategy.operands, self.strategy.results
+        lanes = mesh.lanes([axis for sharding in (*wanted, *results) for axis in sharding.axes])
+        self.operands = [layout_of(s, shape, lanes) for s, shape in zip(wanted, shapes, strict=True)]
+        outs = [(s, self.rule.out_shape(i)) for i, s in enumerate(results)]
+        self.fine = [layout_of(s, shape, lanes) for s, shape in outs]
+        self.results = [layout_of(s, shape) for s, shape in outs]
+        inner = {key: value for key, value in attrs.items() if key != "sizes"}  # sizes are the rule's
+        self.call = Call(self.rule, self.operands, self.fine, inner, len(lanes))
+        self.dtype = np.result_type(*(x.dtype for x in arrays))
+        self.lazy = op.contracts and bool(self.results[0].partial_lanes)
+        self.plain = op.plain if self._is_plain(arrays, attrs) else None
+
+    def _is_plain(self, arrays: Sequence[Held], attrs: Mapping[str, Any]) -> bool:
+        """Whether the operation is one NumPy call on the data as it is."""
+        in_place = all(x.layout is layout for x, layout in zip(arrays, self.operands, strict=True))
+        return in_place and not attrs and self.fine == self.results and all(x.ndim == arrays[0].ndim for x in arrays)
+
+    def run(self, operands: Sequence[Any], cls: type[Held]) -> Any:
+        """Bring the operands into place, compute, and wrap the results."""
+        if self.gathers:
+            mind_gathers(self.gathers)
+        targets = iter(self.operands)
+        data = [x.placed(next(targets)) if isinstance(x, Held) else x for x in operands]
+        if self.lazy:
+            return cls.deferred(self.results[0], self.dtype, lambda reduce: self._contract(data, reduce))
+        made = self.op.kernel(self.call, *data)
+        if len(self.results) == 1:
+            return cls.of(self.results[0], self.engine.reshard(np.asarray(made), self.fine[0], self.results[0]))
+        outs = zip(self.results, self.fine, made, strict=True)
+        return tuple(cls.of(out, self.engine.reshard(np.asarray(d), fine, out)) for out, fine, d in outs)
+
+    def _contract(self, data: Sequence[Any], reduce: bool) -> NDArray[Any]:
+        made = self.op.kernel(self.call, *data, reduce=reduce)
+        fine, out = self.fine[0], self.results[0]
+        if reduce:
+            fine, out = _unpartial(fine), _unpartial(out)
+        return self.engine.reshard(made, fine, out)
+
+
+def _unpartial(layout: Layout) -> Layout:
+    return layout_of(layout.sharding.replace(partial=()), layout.shape, layout.lanes)
+
+
+def _with_scalars(attrs: Mapping[str, Any], operands: Sequence[Any]) -> Mapping[str, Any]:
+    """The attributes, with a note on which side scalars stand: adding one to a partial value is not linear."""
+    if all(isinstance(x, Held) for x in operands):
+        return attrs
+    return {**attrs, "scalars": "right" if isinstance(operands[0], Held) else "left"}
+
+
+_plans: dict[Any, Plan] = {}
+MOST_PLANS = 65536  # then all are forgotten: a loop over ever new slices must not fill memory
+
+
+def _keep(key: Any, plan: Plan) -> Plan:
+    if len(_plans) >= MOST_PLANS:
+        _plans.clear()
+    _plans[key] = plan
+    return plan
+
+
+def plan_for(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> Plan:
+    """The plan of an operation on these operands; made once."""
+    types = [(x._layout, x._dtype) if isinstance(x, Held) else type(x) for x in operands]
+    key = (name, *types, attrs.key)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _keep(key, Plan(OPS[name], operands, attrs))
+    return plan
+
+
+def apply(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> Any:
+    """Run an operation of the table on arrays and, where it is element by element, Python scalars."""
+    cls = next(type(x) for x in operands if isinstance(x, Held))
+    return plan_for(name, operands, attrs).run(operands, cls)
+
+
+def make(cls: type[Held], name: str, sharding: Sharding, shape: tuple[int, ...], attrs: Attrs = NO_ATTRS) -> Any:
+    """Run an operation without operands: each device makes its own part of the result."""
+    layout = layout_of(sharding, shape)
+    rule = OPS[name].rule((), {**attrs, "shape": shape})
+    call = Call(rule, (), (layout,), attrs, len(layout.lanes))
+    return cls.of(layout, np.asarray(OPS[name].kernel(call)))
+
+
+def on_host(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> tuple[NDArray[Any], ...]:
+    """Run an operation whose results have shapes that only the data tells, on the whole operands."""
+    op = OPS[name]
+    common_mesh(*operands)
+    mind_gathers(
+        [(name, x.summary(), (), x.nbytes) for x in operands if any(x.layout.dims[d].parts > 1 for d in range(x.ndim))]
+    )
+    call = Call(op.rule([x.shape for x in operands], attrs), (), (), attrs, 0)
+    results: tuple[NDArray[Any], ...] = op.kernel(call, *(x.numpy() for x in operands))
+    return results
+
+
+# -- operators ----------------------------------------------------------------------------------------------------------
+
+_SCALARS = frozenset((bool, int, float, complex))
+
+
+def binary(name: str, a: Any, b: Any) -> Any:
+    """An operation on two operands, one of them an array: the path of a warm eager operator."""
+    x: Any
+    x, y = (a, b) if isinstance(a, Held) else (b, a)
+    if type(y) is not type(x) and type(y) not in _SCALARS:
+        y = x.beside(y)
+        if y is NotImplemented:
+            return y
+        a, b = (x, y) if isinstance(a, Held) else (y, x)
+    if type(a) is type(b):
+        key: tuple[Any, ...] = (name, a._layout, b._layout, a._dtype, b._dtype)
+    elif a is x:
+        key = (name, a._layout, type(b), a._dtype)
+    else:
+        key = (name, type(a), b._layout, b._dtype)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _keep(key, Plan(OPS[name], (a, b), NO_ATTRS))
+    plain = plan.plain
+    if plain is None:
+        return plan.run((a, b), type(x))
+    made = plain(a.data if isinstance(a, Held) else a, b.data if isinstance(b, Held) else b)
+    return x.of(plan.results[0], made)
+
+
+def matmul(a: Any, b: Any) -> Any:
+    """`a @ b` for one to any number of dims."""
+    x: Any
+    x, y = (a, b) if isinstance(a, Held) else (b, a)
+    if type(x) is not type(y):
+        y = NotImplemented if type(y) in _SCALARS else x.beside(y)
+        if y is NotImplemented:
+            return y
+        a, b = (x, y) if isinstance(a, Held) else (y, x)
+    attrs = _MATMUL[min(a.ndim, 2), min(b.ndim, 2)]
+    key = (attrs, a._layout, b._layout, a._dtype, b._dtype)
+    plan = _plans.get(key)
+    if plan is None:
+        if attrs is None:
+            raise OperationError(f"matmul: operands of shapes {a.shape} and {b.shape}; both need at least one dim.")
+        plan = _keep(key, Plan(OPS["einsum"], (a, b), attrs))
+    return plan.run((a, b), type(x))
+
+
+_LEFT, _RIGHT = {1: "k", 2: "... m k"}, {1: "k", 2: "... k n"}
+_MATMUL: dict[tuple[int, int], Any] = {
+    (i, j): Attrs(name="matmul", text=f"{_LEFT[i]}, {_RIGHT[j]} -> {'... ' * (i + j > 2)}{'m ' * (i > 1)}{'n' * (j > 1)}")
+    if i and j else None
+    for i in range(3) for j in range(3)
+}  # fmt: skip
+
+
+def operator_method(name: str) -> Callable[[Any, Any], Any]:
+    """The method of an operator, `x + y`."""
+    if name == "matmul":
+        return matmul
+    return lambda self, other: binary(name, self, other)
+
+
+def operators(name: str) -> tuple[Callable[[Any, Any], Any], ...]:
+    """The methods of an operator: `x + y`, `1 + x` and `x += y`."""
+    method = operator_method(name)
+    return method, lambda self, other: method(other, self), _inplace(method)
+
+
+def unary(name: str) -> Callable[[Any], Any]:
+    """The method of an operator on one operand, `-x`."""
+    return lambda self: apply(name, (self,))
+
+
+def _inplace(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def update(self: Any, other: Any) -> Any:
+        result = method(self, other)
+        if result is NotImplemented:
+            return result
+        if result.shape != self.shape or result.dtype != self.dtype:
+            raise ArrayError(
+                f"An in-place operation would turn {self.dtype} of shape {self.shape} into {result.dtype} of shape "
+                f"{result.shape}. Write x = x … instead."
+            )
+        self.become(result)
+        return self
+
+    return update
+
+
+# -- gathers that nobody asked for ----------------------------------------------------------------------------------------
+
+
+def _gathers(op: Op, strategy: Strategy, arrays: Sequence[Held]) -> list[tuple[str, str, Sequence[int], int]]:
+    found: list[tuple[str, str, Sequence[int], int]] = []
+    for x, costs in zip(arrays, strategy.moves, strict=True):
+        for cost in costs:
+            if cost.name == "all_gather" and cost.bytes:
+                cuts = [x.mesh.cut(axes, by=cost.axes) for axes in x.sharding.dims]
+                dims = [dim for dim, axes in enumerate(cuts) if set(axes) & set(cost.axes)]
+                found.append((op.name, x.summary(), dims, cost.bytes))
+    return found
+
+
+def mind_gathers(gathers: Sequence[tuple[str, str, Sequence[int], int]]) -> None:
+    """Warn of large gathers; inside `strict()` refuse any."""
+    for name, text, dims, size in gathers:
+        where = f"dim {', '.join(map(str, dims))}" if dims else "every dim"
+        message = f"{name} gathers {where} of {text}: {size:,} bytes to every device. "
+        advice = "Shard the operands so that it need not, or reshard explicitly where you mean it."
+        if _strict.get():
+            raise ImplicitGatherError(f"{message}{advice} ({_source()}; inside strict())")
+        if size > WARN_ABOVE:
+            warnings.warn(f"{message}{advice} ({_source()})", ImplicitGatherWarning, stacklevel=_depth())
+
+
+def _depth() -> int:
+    """How many frames up the user's code is."""
+    depth, frame = 0, sys._getframe(0)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "shardwright":
+        depth, frame = depth + 1, frame.f_back
+    return depth
+
+
+def _source() -> str:
+    frame = sys._getframe(_depth() - 1)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,172 @@
+"""Indexing in all its forms, by operations of the table.
+
+Slices of a sharded dim stay where they lie: every device keeps the rows it has. An integer takes a slice of one row. One
+integer array is a `take`. Masks and mixtures of arrays have shapes or orders that only the data tells: they work on the
+whole tensor, and that gather is seen.
+"""
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from shardwright.auto import auto_spec
+from shardwright.dispatch import Attrs, apply, on_host
+from shardwright.engines import engine_named
+from shardwright.errors import OperationError
+from shardwright.held import Held
+from shardwright.ops import RowMap
+from shardwright.sharding import Sharding, layout_of
+
+WHOLE = slice(None)
+
+
+def get(x: Any, index: Any) -> Any:
+    """x[index]."""
+    entries = _entries(x, index)
+    arrays = [entry for entry in entries if _is_array(entry)]
+    if not arrays:
+        return _basic(x, entries)
+    others = [entry for entry in entries if not _is_array(entry)]
+    if len(arrays) == 1 and _dtype(arrays[0]).kind in "iu" and all(isinstance(entry, slice) for entry in others):
+        axis = next(i for i, entry in enumerate(entries) if _is_array(entry))
+        sliced = _basic(x, [WHOLE if _is_array(entry) else entry for entry in entries])
+        return take(sliced, _lifted(x, arrays[0]), axis)
+    pattern, operands = _pattern(x, entries)
+    (result,) = on_host("index", [x, *operands], Attrs(pattern=pattern))
+    return held_like(x, result)
+
+
+def put(x: Any, index: Any, value: Any) -> Any:
+    """x with x[index] = value; where it lies does not change."""
+    entries = _entries(x, index)
+    target = x.sharding.replace(partial=())
+    if len(entries) == 1 and _is_array(entries[0]) and _dtype(entries[0]).kind == "b" and np.ndim(value) == 0:
+        mask = _lifted(x, entries[0])
+        if mask.shape == x.shape:
+            fill = apply("astype", (_lifted(x, np.asarray(value)),), Attrs(dtype=x.dtype))
+            return apply("where", (mask, fill, x)).reshard(target)
+    pattern, operands = _pattern(x, entries)
+    (result,) = on_host("update", [x, _lifted(x, value), *operands], Attrs(pattern=pattern))
+    return held_like(x, result, target)
+
+
+def take(x: Any, indices: Any, axis: int) -> Any:
+    """Rows of a dim by number."""
+    size = x.shape[axis]
+    if indices.size:
+        numbers = indices.numpy()
+        low, high = int(numbers.min()), int(numbers.max())
+        if low < -size or high >= size:
+            wrong = low if low < -size else high
+            raise IndexError(f"Index {wrong} is out of bounds for dim {axis} of size {size}.")
+    return apply("take", (x, indices), Attrs(axis=axis))
+
+
+def held_like(x: Any, data: Any, sharding: Sharding | None = None) -> Any:
+    """A host result as an array of x's kind on x's mesh."""
+    layout = layout_of(sharding or Sharding(x.mesh, auto_spec(np.shape(data), x.mesh)), np.shape(data))
+    joined = np.asarray(data).reshape((*(1,) * len(layout.lanes), *np.shape(data)))
+    return type(x).of(layout, engine_named(x.mesh.engine).cut(joined, layout))
+
+
+def _is_array(entry: Any) -> bool:
+    return isinstance(entry, Held | np.ndarray)
+
+
+def _dtype(entry: Any) -> "np.dtype[Any]":
+    return np.dtype(entry.dtype)
+
+
+def _lifted(x: Any, value: Any) -> Any:
+    return value if isinstance(value, Held) else x.beside(np.asarray(value))
+
+
+def _entries(x: Any, index: Any) -> list[Any]:
+    """The index with `...` spelled out: one entry per dim, and None for new dims; arrays for all that is like one."""
+    given = list(index) if isinstance(index, tuple) else [index]
+    entries: list[Any] = []
+    for entry in given:
+        if entry is None or entry is Ellipsis or isinstance(entry, slice):
+            entries.append(entry)
+        elif isinstance(entry, Held | np.ndarray) and entry.ndim == 0 and _dtype(entry).kind in "iu":
+            entries.append(int(entry))  # type: ignore[arg-type]  # an Array of one integer is one
+        elif isinstance(entry, Held | np.ndarray):
+            entries.append(entry)
+        elif isinstance(entry, bool | np.bool_ | list):
+            entries.append(np.asarray(entry))
+        else:
+            entries.append(operator.index(entry))
+    used = sum(_width(entry) for entry in entries)
+    if used > x.ndim:
+        raise IndexError(f"The index has {used} entries, but the tensor of shape {x.shape} has {x.ndim} dims.")
+    dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("An index can have only one '...'.")
+    at = dots[0] if dots else len(entries)
+    return entries[:at] + [WHOLE] * (x.ndim - used) + entries[at + 1 :]
+
+
+def _width(entry: Any) -> int:
+    if entry is None or entry is Ellipsis:
+        return 0
+    return int(entry.ndim) if _is_array(entry) and _dtype(entry).kind == "b" else 1
+
+
+def _basic(x: Any, entries: list[Any]) -> Any:
+    maps: list[RowMap | None] = []
+    shape: list[int] = []
+    dims = iter(x.shape)
+    for entry in entries:
+        if entry is None:
+            shape.append(1)
+            continue
+        size = next(dims)
+        if isinstance(entry, slice):
+            start, stop, step = entry.indices(size)
+            count = len(range(start, stop, step))
+            maps.append(None if (start, count, step) == (0, size, 1) else RowMap(count, start, step))
+            shape.append(count)
+        else:
+            if not -size <= entry < size:
+                raise IndexError(f"Index {entry} is out of bounds for dim {len(maps)} of size {size}.")
+            maps.append(RowMap(1, entry % size))
+    if x.ndim and not any(entry is None or isinstance(entry, slice) for entry in entries):
+        return _element(x, [row_map.start for row_map in maps if row_map is not None])
+    if any(row_map is not None for row_map in maps):
+        x = apply("rows", (x,), Attrs(maps=tuple(maps)))
+    return x if x.shape == tuple(shape) else apply("reshape", (x,), Attrs(shape=tuple(shape)))
+
+
+def _element(x: Any, place: list[int]) -> Any:
+    """One element, on every device: its owners broadcast it."""
+    layout = x.layout
+    where = [0] * len(layout.lanes)
+    local = []
+    for dim, row in zip(layout.dims, place, strict=True):
+        cuts = dim.offsets
+        shard = int(np.searchsorted(cuts, row, side="right")) - 1
+        local.append(dim.low + row - int(cuts[shard]))
+        for lane in reversed(dim.lanes):
+            shard, where[lane] = divmod(shard, layout.full_shape[lane])
+    lanes = tuple(slice(None) if i in layout.partial_lanes else slice(at, at + 1) for i, at in enumerate(where))
+    data = x.data[(*lanes, *local)]
+    if layout.partial_lanes:
+        data = engine_named(x.mesh.engine).reduce(data, layout.partial_lanes, x.sharding.reduction)
+    return held_like(x, data.reshape(()), Sharding(x.mesh))
+
+
+def _pattern(x: Any, entries: list[Any]) -> tuple[tuple[Any, ...], list[Any]]:
+    """The index with arrays taken out, as values that can be compared."""
+    pattern: list[Any] = []
+    operands = []
+    for entry in entries:
+        if _is_array(entry):
+            pattern.append("array")
+            operands.append(_lifted(x, entry))
+        else:
+            pattern.append(("slice", entry.start, entry.stop, entry.step) if isinstance(entry, slice) else entry)
+    for operand in operands:
+        if _dtype(operand).kind not in "iub":
+            raise OperationError(f"An index array has integers or booleans; got {operand.dtype}.")
+    return tuple(pattern), operands

@@ -1,0 +1,176 @@
+"""New arrays: on the current mesh, split as `sharding` or the policy says."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwright.array import Array, shard
+from shardwright.auto import placed
+from shardwright.dispatch import Attrs, apply
+from shardwright.errors import ArrayError
+from shardwright.mesh import current_mesh
+from shardwright.numpy.common import array, operands
+from shardwright.numpy.elementwise import check_device
+from shardwright.sharding import P, Sharding
+
+Where = Sharding | P | None
+Shape = int | Sequence[int]
+
+
+def _new(host: Any, sharding: Where, device: object, copy: bool = False) -> Array:
+    check_device(device)
+    return shard(host, placed(np.shape(host), sharding), copy=copy)
+
+
+def asarray(
+    obj: Any, /, *, dtype: Any = None, device: object = None, copy: bool | None = None, sharding: Where = None
+) -> Array:
+    """An array from whatever NumPy can read; an Array stays what it is unless a dtype, a copy or a sharding is asked."""
+    check_device(device)
+    if isinstance(obj, Array):
+        x = (
+            obj
+            if dtype is None or np.dtype(dtype) == obj.dtype
+            else apply("astype", (obj,), Attrs(dtype=np.dtype(dtype)))
+        )
+        if x is not obj and copy is False:
+            raise ValueError(f"{obj.dtype} can't become {np.dtype(dtype)} without a copy, and copy=False forbids one.")
+        if copy and x is obj:
+            x = Array.of(obj.layout, obj.data.copy(order="K"))
+        return x if sharding is None else x.reshard(sharding)
+    nested = _nested(obj)
+    host = np.asarray(nested, dtype=dtype)
+    if copy is False and not isinstance(obj, np.ndarray):
+        raise ValueError("A list or a number becomes an array by a copy, and copy=False forbids one.")
+    return _new(host, sharding, device, copy=copy is not False)
+
+
+def _nested(obj: Any) -> Any:
+    """Lists of arrays as lists of host tensors."""
+    if isinstance(obj, list | tuple):
+        return [_nested(entry) for entry in obj]
+    return obj.numpy() if isinstance(obj, Array) else obj
+
+
+def _shape(shape: Shape) -> tuple[int, ...]:
+    return (int(shape),) if isinstance(shape, int | np.integer) else tuple(int(n) for n in shape)
+
+
+def zeros(shape: Shape, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
+    """Zeros; float64 unless said otherwise."""
+    return _new(np.zeros(_shape(shape), dtype or np.float64), sharding, device)
+
+
+def ones(shape: Shape, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
+    """Ones; float64 unless said otherwise."""
+    return _new(np.ones(_shape(shape), dtype or np.float64), sharding, device)
+
+
+def empty(shape: Shape, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
+    """An array whose elements nobody has chosen (zeros here, so that engines never differ)."""
+    return zeros(shape, dtype=dtype, device=device, sharding=sharding)
+
+
+def full(shape: Shape, fill_value: Any, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
+    """One value everywhere."""
+    value = fill_value.item() if isinstance(fill_value, Array) else fill_value
+    return _new(np.full(_shape(shape), value, dtype), sharding, device)
+
+
+def _like(x: Array, host: Any, sharding: Where, device: object) -> Array:
+    check_device(device)
+    if sharding is not None:
+        return shard(host, sharding if isinstance(sharding, Sharding) else Sharding(x.mesh, sharding), copy=False)
+    return shard(host, x.sharding.replace(partial=(), halo={}), copy=False)
+
+
+def zeros_like(x: Array, /, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
+    """Zeros of an array's shape, dtype and sharding."""
+    return _like(x, np.zeros(x.shape, dtype or x.dtype), sharding, device)
+
+
+def ones_like(x: Array, /, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
+    """Ones of an array's shape, dtype and sharding."""
+    return _like(x, np.ones(x.shape, dtype or x.dtype), sharding, device)
+
+
+def empty_like(x: Array, /, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
+    """An array like another, whose elements nobody has chosen (zeros here)."""
+    return zeros_like(x, dtype=dtype, device=device, sharding=sharding)
+
+
+def full_like(
+    x: Array, /, fill_value: Any, *, dtype: Any = None, device: object = None, sharding: Where = None
+) -> Array:
+    """One value everywhere, with an array's shape, dtype and sharding."""
+    return _like(x, np.full(x.shape, fill_value, dtype or x.dtype), sharding, device)
+
+
+def arange(
+    start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: object = None, sharding: Where = None
+) -> Array:
+    """Evenly spaced numbers, by their distance."""
+    first, last = (0, start) if stop is None else (start, stop)
+    host: Any = np.arange(first, last, step, dtype=dtype)
+    return _new(host, sharding, device)
+
+
+def linspace(
+    start: Any, stop: Any, /, num: int, *, dtype: Any = None, device: object = None, endpoint: bool = True,
+    sharding: Where = None,
+) -> Array:  # fmt: skip
+    """Evenly spaced numbers, by their count."""
+    return _new(np.linspace(start, stop, num, dtype=dtype, endpoint=endpoint), sharding, device)
+
+
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: object = None,
+    sharding: Where = None,
+) -> Array:  # fmt: skip
+    """Ones on a diagonal."""
+    return _new(np.eye(n_rows, n_cols, k=k, dtype=dtype or np.float64), sharding, device)
+
+
+def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None, sharding: Where = None) -> Array:
+    """An array from anything that speaks DLPack, laid out on the current mesh."""
+    if isinstance(x, Array):
+        mesh = current_mesh()
+        if mesh is None or mesh == x.mesh:
+            return asarray(x, copy=copy)
+    return _new(np.from_dlpack(x), sharding, device, copy=copy is not False)
+
+
+def _triangle(name: str, x: Any, k: int, lower: bool) -> Array:
+    a = array(name, x)
+    if a.ndim < 2:
+        raise ArrayError(f"{name} takes at least two dims; got shape {a.shape}.")
+    result: Array = apply("triangle", (a,), Attrs(k=k, lower=lower))
+    return result
+
+
+def tril(x: Any, /, *, k: int = 0) -> Array:
+    """The elements on and below a diagonal; zeros above."""
+    return _triangle("tril", x, k, lower=True)
+
+
+def triu(x: Any, /, *, k: int = 0) -> Array:
+    """The elements on and above a diagonal; zeros below."""
+    return _triangle("triu", x, k, lower=False)
+
+
+def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
+    """Coordinates along the first array in the first result, and so on."""
+    if indexing not in ("xy", "ij"):
+        raise ArrayError(f"meshgrid: indexing is 'xy' or 'ij', not {indexing!r}.")
+    given = operands("meshgrid", *arrays)
+    sizes = [x.size for x in given]
+    order = list(range(len(given)))
+    if indexing == "xy" and len(given) > 1:
+        order[:2] = [1, 0]
+    shape = tuple(sizes[i] for i in order)
+    results = []
+    for i, x in enumerate(given):
+        column = tuple(sizes[j] if j == i else 1 for j in order)
+        results.append(apply("broadcast_to", (apply("reshape", (x,), Attrs(shape=column)),), Attrs(shape=shape)))
+    return tuple(results)

@@ -1,0 +1,85 @@
+"""Data types, constants, and what the namespace says about itself."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardwright.array import Array
+
+DTYPES = """
+bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 complex128
+""".split()
+e, inf, nan, newaxis, pi = float(np.e), float("inf"), float("nan"), None, float(np.pi)
+
+
+def _dtype(x: Any) -> Any:
+    return x.dtype if isinstance(x, Array) else x
+
+
+def can_cast(from_: Any, to: Any, /) -> bool:
+    """Whether every value of one dtype (or of an array) is one of another."""
+    return bool(np.can_cast(_dtype(from_), to))
+
+
+class FloatInfo(NamedTuple):
+    """The limits of a floating-point dtype, as Python numbers."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: "np.dtype[Any]"
+
+
+def finfo(type: Any, /) -> FloatInfo:
+    """The limits of a floating-point dtype."""
+    info = np.finfo(_dtype(type))
+    eps, high, low, normal = map(float, (info.eps, info.max, info.min, info.smallest_normal))
+    return FloatInfo(int(info.bits), eps, high, low, normal, info.dtype)
+
+
+def iinfo(type: Any, /) -> Any:
+    """The limits of an integer dtype."""
+    return np.iinfo(_dtype(type))
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is of a kind, or another dtype, or of any of several."""
+    return bool(np.isdtype(dtype, kind))
+
+
+def result_type(*arrays_and_dtypes: Any) -> "np.dtype[Any]":
+    """The dtype that an operation on these would have."""
+    return np.dtype(np.result_type(*map(_dtype, arrays_and_dtypes)))
+
+
+class Info:
+    """What `__array_namespace_info__` gives."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """What the namespace can do."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 48}
+
+    def default_device(self) -> str:
+        """The device of arrays, as the standard sees it: the mesh."""
+        return "mesh"
+
+    def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
+        """The dtypes of Python numbers."""
+        names = {"real floating": "float64", "complex floating": "complex128", "integral": "int64", "indexing": "int64"}
+        return {kind: np.dtype(name) for kind, name in names.items()}
+
+    def dtypes(self, *, device: object = None, kind: Any = None) -> dict[str, Any]:
+        """The dtypes there are, of some kind."""
+        known = {name: np.dtype(name) for name in DTYPES}
+        return known if kind is None else {name: d for name, d in known.items() if np.isdtype(d, kind)}
+
+    def devices(self) -> tuple[str, ...]:
+        """The devices, as the standard sees them."""
+        return ("mesh",)
+
+
+def __array_namespace_info__() -> Info:  # noqa: N807  # the standard's name
+    """What the namespace says about itself."""
+    return Info()

@@ -1,0 +1,92 @@
+"""Fourier transforms, along dims that lie whole on every device; the others stay split."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwright.array import Array, shard
+from shardwright.auto import placed
+from shardwright.dispatch import Attrs, apply
+from shardwright.numpy.common import array, axes_of, axis_of
+from shardwright.numpy.elementwise import check_device
+from shardwright.sharding import P, Sharding
+
+
+def _length(name: str, n: int) -> int:
+    """The rows of the result, for n rows of input."""
+    return n // 2 + 1 if name in ("rfft", "rfftn", "ihfft") else n
+
+
+def _one(name: str) -> Callable[..., Array]:
+    def transform(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Array:
+        a = array(name, x)
+        at = axis_of(name, axis, a.ndim)
+        size = n if n is not None else (2 * (a.shape[at] - 1) if name in ("irfft", "hfft") else a.shape[at])
+        attrs = Attrs(axis=at, norm=norm, length=n, sizes=(_length(name, size),))
+        result: Array = apply(name, (a,), attrs)
+        return result
+
+    return _named(transform, name)
+
+
+def _several(name: str) -> Callable[..., Array]:
+    def transform(
+        x: Any, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+    ) -> Array:
+        a = array(name, x)
+        given = axes if axes is not None else (range(a.ndim - len(s), a.ndim) if s is not None else None)
+        dims = axes_of(name, None if given is None else tuple(given), a.ndim)
+        sizes = list(s) if s is not None else [a.shape[d] for d in dims]
+        if name == "irfftn" and s is None:
+            sizes[-1] = 2 * (sizes[-1] - 1)
+        out = [*sizes[:-1], _length(name, sizes[-1])]
+        attrs = Attrs(axis=dims, norm=norm, length=tuple(sizes), sizes=tuple(out))
+        result: Array = apply(name, (a,), attrs)
+        return result
+
+    return _named(transform, name)
+
+
+def _shift(name: str) -> Callable[..., Array]:
+    def transform(x: Any, /, *, axes: int | Sequence[int] | None = None) -> Array:
+        a = array(name, x)
+        result: Array = apply(name, (a,), Attrs(axis=axes_of(name, axes, a.ndim)))
+        return result
+
+    return _named(transform, name)
+
+
+def _named(function: Callable[..., Array], name: str) -> Callable[..., Array]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"As `numpy.fft.{name}`."
+    return function
+
+
+fft, ifft, rfft, irfft, hfft, ihfft = map(_one, ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"))
+fftn, ifftn, rfftn, irfftn = map(_several, ("fftn", "ifftn", "rfftn", "irfftn"))
+fftshift, ifftshift = map(_shift, ("fftshift", "ifftshift"))
+
+
+def fftfreq(
+    n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None, sharding: Sharding | P | None = None
+) -> Array:
+    """The frequencies of an fft's rows."""
+    check_device(device)
+    host = np.fft.fftfreq(n, d).astype(dtype or np.float64)
+    return shard(host, placed(host.shape, sharding), copy=False)
+
+
+def rfftfreq(
+    n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None, sharding: Sharding | P | None = None
+) -> Array:
+    """The frequencies of an rfft's rows."""
+    check_device(device)
+    host = np.fft.rfftfreq(n, d).astype(dtype or np.float64)
+    return shard(host, placed(host.shape, sharding), copy=False)
+
+
+__all__ = [
+    "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft", "irfftn", "rfft",
+    "rfftfreq", "rfftn",
+]  # fmt: skip

@@ -1,0 +1,301 @@
+"""Linear algebra: products over any placement; decompositions on matrices that lie whole, batch dims split as they are."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardwright.array import Array
+from shardwright.dispatch import Attrs, apply
+from shardwright.dispatch import matmul as matmul_operator
+from shardwright.errors import OperationError
+from shardwright.numpy.common import Axis, array, axes_of, axis_of, operands
+from shardwright.numpy.elementwise import astype
+from shardwright.numpy.moves import matrix_transpose, moveaxis, reshape
+from shardwright.numpy.statistics import _reduce, sum
+
+
+def matmul(x1: Any, x2: Any, /) -> Array:
+    """Products of matrices in the last two dims, as `x1 @ x2`."""
+    a, b = operands("matmul", x1, x2)
+    result: Array = matmul_operator(a, b)
+    if result is NotImplemented:
+        raise OperationError("matmul takes arrays, not scalars.")
+    return result
+
+
+def einsum(subscripts: str, /, *arrays: Any) -> Array:
+    """Products summed over the letters that the result lacks: `einsum("bij,bjk->bik", x, y)`."""
+    given = operands("einsum", *arrays)
+    if "->" not in subscripts:
+        letters = [c for c in subscripts if c.isalpha()]
+        subscripts += "->" + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    left, right = subscripts.replace(" ", "").split("->")
+    terms = left.split(",")
+    if len(terms) != len(given):
+        raise OperationError(f"einsum: {subscripts!r} has {len(terms)} operands, {len(given)} were given.")
+    for i, term in enumerate(terms):
+        for letter in dict.fromkeys(term):
+            if term.count(letter) > 1 and letter != ".":
+                given[i], terms[i] = _diagonals(given[i], terms[i], letter)
+    text = ", ".join(_spaced(term) for term in terms) + " -> " + _spaced(right)
+    kind = np.result_type(*(x.dtype for x in given))
+    same = [x if x.dtype == kind else astype(x, kind) for x in given]
+    result: Array = apply("einsum", same, Attrs(name="einsum", text=text))
+    return result
+
+
+def _spaced(term: str) -> str:
+    return " ".join(term.replace("...", "…")).replace("…", "...")
+
+
+def _diagonals(x: Array, term: str, letter: str) -> tuple[Array, str]:
+    """The elements whose indices along a repeated letter agree."""
+    places = [i for i, c in enumerate(term.replace("...", ""[:0])) if c == letter]
+    if "." in term:
+        raise OperationError(f"einsum: {term!r} repeats {letter!r} beside '...'; take the diagonal first.")
+    while len(places) > 1:
+        x = diagonal(moveaxis(x, places[:2], (-2, -1)))
+        rest = [c for i, c in enumerate(term) if i not in places[:2]]
+        term = "".join(rest) + letter
+        places = [i for i, c in enumerate(term) if c == letter]
+    return x, term
+
+
+def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Array:
+    """Products summed over several dims of both operands."""
+    a, b = operands("tensordot", x1, x2)
+    if isinstance(axes, int):
+        left, right = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
+    else:
+        left = tuple(axis_of("tensordot", i, a.ndim) for i in axes[0])
+        right = tuple(axis_of("tensordot", i, b.ndim) for i in axes[1])
+    if len(left) != len(right):
+        raise OperationError(f"tensordot: {len(left)} dims of the first operand against {len(right)} of the second.")
+    names_a = [f"k{left.index(i)}" if i in left else f"a{i}" for i in range(a.ndim)]
+    names_b = [f"k{right.index(i)}" if i in right else f"b{i}" for i in range(b.ndim)]
+    result = [n for n in (*names_a, *names_b) if not n.startswith("k")]
+    text = f"{' '.join(names_a)}, {' '.join(names_b)} -> {' '.join(result)}"
+    made: Array = apply("einsum", (a, b), Attrs(name="tensordot", text=text))
+    return made
+
+
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
+    """Products of vectors along a dim, the first conjugated."""
+    a, b = operands("vecdot", x1, x2)
+    a, b = moveaxis(a, axis, -1), moveaxis(b, axis, -1)
+    if a.dtype.kind == "c":
+        a = apply("conj", (a,))
+    result: Array = apply("einsum", (a, b), Attrs(name="vecdot", text="... k, ... k -> ..."))
+    return result
+
+
+def outer(x1: Any, x2: Any, /) -> Array:
+    """All products of two vectors' elements."""
+    a, b = operands("outer", x1, x2)
+    result: Array = reshape(a, (-1, 1)) * reshape(b, (1, -1))
+    return result
+
+
+def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
+    """Cross products of vectors of three elements."""
+    a, b = operands("cross", x1, x2)
+    if a.shape[axis] != 3 or b.shape[axis] != 3:
+        raise OperationError(f"cross: dims of size 3 are needed; got shapes {a.shape} and {b.shape} along {axis}.")
+    a, b = moveaxis(a, axis, -1), moveaxis(b, axis, -1)
+    turned = np.array([1, 2, 0]), np.array([2, 0, 1])
+    result = a[..., turned[0]] * b[..., turned[1]] - a[..., turned[1]] * b[..., turned[0]]
+    return moveaxis(result, -1, axis if axis < 0 else axis + result.ndim - a.ndim)
+
+
+def _matrices(name: str, x: Any, **attrs: Any) -> Any:
+    a = array(name, x)
+    if a.ndim < 2:
+        raise OperationError(f"{name} takes matrices, at least two dims; got shape {a.shape}.")
+    return apply(name, (a,), Attrs(**attrs))
+
+
+def _square(name: str, x: Any, **attrs: Any) -> Any:
+    a = array(name, x)
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise OperationError(f"{name} takes square matrices; got shape {a.shape}.")
+    return apply(name, (a,), Attrs(**attrs))
+
+
+def cholesky(x: Any, /, *, upper: bool = False) -> Array:
+    """The Cholesky factor."""
+    result: Array = _square("cholesky", x, upper=upper)
+    return result
+
+
+def det(x: Any, /) -> Array:
+    """Determinants."""
+    result: Array = _square("det", x)
+    return result
+
+
+def inv(x: Any, /) -> Array:
+    """Inverses."""
+    result: Array = _square("inv", x)
+    return result
+
+
+def pinv(x: Any, /, *, rtol: Any = None) -> Array:
+    """Pseudo-inverses."""
+    return _tolerant("pinv", x, rtol)
+
+
+def _tolerant(name: str, x: Any, rtol: Any) -> Array:
+    if rtol is None or getattr(rtol, "ndim", 0) == 0:
+        result: Array = _matrices(name, x, **({} if rtol is None else {"rtol": float(rtol)}))
+        return result
+    given: Array = apply(name, operands(name, x, rtol))
+    return given
+
+
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
+    """Norms of matrices."""
+    result: Array = _matrices("matrix_norm", x, ord=ord, keepdims=False)
+    return reshape(result, (*result.shape, 1, 1)) if keepdims else result
+
+
+def matrix_power(x: Any, n: int, /) -> Array:
+    """Matrices times themselves, n times."""
+    result: Array = _square("matrix_power", x, n=int(n))
+    return result
+
+
+def matrix_rank(x: Any, /, *, rtol: Any = None) -> Array:
+    """Ranks of matrices."""
+    return _tolerant("matrix_rank", x, rtol)
+
+
+def solve(x1: Any, x2: Any, /) -> Array:
+    """Solutions of x1 · y = x2, for a vector or matrices x2."""
+    a, b = operands("solve", x1, x2)
+    vector = b.ndim == 1
+    if vector:
+        b = reshape(b, (-1, 1))
+    result: Array = apply("solve", (a, b))
+    return reshape(result, result.shape[:-1]) if vector else result
+
+
+def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
+    """Sums of diagonals."""
+    return sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
+
+
+def diagonal(x: Any, /, *, offset: int = 0) -> Array:
+    """Diagonals of matrices."""
+    a = array("diagonal", x)
+    m, n = a.shape[-2:]
+    size = max(0, min(m, n - offset) if offset >= 0 else min(m + offset, n))
+    result: Array = _matrices("diagonal", a, offset=offset, sizes=(("d", size),))
+    return result
+
+
+def vector_norm(x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: Any = 2) -> Array:
+    """Norms over dims."""
+    a = array("vector_norm", x)
+    dims = axes_of("vector_norm", axis, a.ndim)
+    size = apply("abs", (a,))
+    if ord == float("inf"):
+        return _reduce("max", size, dims, keepdims) if a.size else sum(size, axis=dims, keepdims=keepdims)
+    if ord == float("-inf"):
+        return _reduce("min", size, dims, keepdims)
+    kind = size.dtype
+    if ord == 0:
+        return astype(sum(size != 0, axis=dims, keepdims=keepdims), kind)
+    if ord == 1:
+        return sum(size, axis=dims, keepdims=keepdims)
+    if ord == 2:
+        return apply("sqrt", (sum(size * size, axis=dims, keepdims=keepdims),))
+    return sum(size**ord, axis=dims, keepdims=keepdims) ** (1 / ord)
+
+
+class EigResult(NamedTuple):
+    """What `eig` and `eigh` give."""
+
+    eigenvalues: Array
+    eigenvectors: Array
+
+
+class QRResult(NamedTuple):
+    """What `qr` gives."""
+
+    Q: Array
+    R: Array
+
+
+class SlogdetResult(NamedTuple):
+    """What `slogdet` gives."""
+
+    sign: Array
+    logabsdet: Array
+
+
+class SVDResult(NamedTuple):
+    """What `svd` gives."""
+
+    U: Array
+    S: Array
+    Vh: Array
+
+
+def eig(x: Any, /) -> EigResult:
+    """Eigenvalues and eigenvectors, complex."""
+    values, vectors = _square("eig", x)
+    kind = np.result_type(values.dtype, np.complex64)
+    return EigResult(astype(values, kind, copy=False), astype(vectors, kind, copy=False))
+
+
+def eigvals(x: Any, /) -> Array:
+    """Eigenvalues, complex."""
+    values: Array = _square("eigvals", x)
+    return astype(values, np.result_type(values.dtype, np.complex64), copy=False)
+
+
+def eigh(x: Any, /) -> EigResult:
+    """Eigenvalues and eigenvectors of symmetric matrices."""
+    return EigResult(*_square("eigh", x))
+
+
+def eigvalsh(x: Any, /) -> Array:
+    """Eigenvalues of symmetric matrices."""
+    result: Array = _square("eigvalsh", x)
+    return result
+
+
+def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
+    """An orthogonal and an upper triangular factor."""
+    a = array("qr", x)
+    if mode == "complete":
+        return QRResult(*_matrices("qr_complete", a, mode="complete"))
+    if mode != "reduced":
+        raise OperationError(f"qr: mode is 'reduced' or 'complete', not {mode!r}.")
+    return QRResult(*_matrices("qr", a, sizes=(("q", min(a.shape[-2:])),)))
+
+
+def slogdet(x: Any, /) -> SlogdetResult:
+    """Signs and logarithms of determinants."""
+    return SlogdetResult(*_square("slogdet", x))
+
+
+def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
+    """Singular values and vectors."""
+    a = array("svd", x)
+    sizes = (("q", min(a.shape[-2:])),)
+    return SVDResult(*_matrices("svd_full" if full_matrices else "svd", a, full_matrices=full_matrices, sizes=sizes))
+
+
+def svdvals(x: Any, /) -> Array:
+    """Singular values."""
+    a = array("svdvals", x)
+    result: Array = _matrices("svdvals", a, sizes=(("q", min(a.shape[-2:])),))
+    return result
+
+
+__all__ = [
+    "cholesky", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "einsum", "inv", "matmul",
+    "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve", "svd",
+    "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
+]  # fmt: skip

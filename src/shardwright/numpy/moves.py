@@ -1,0 +1,212 @@
+"""Functions that move elements and compute nothing."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwright.array import Array
+from shardwright.dispatch import Attrs, apply, on_host
+from shardwright.errors import OperationError
+from shardwright.indexing import held_like
+from shardwright.indexing import take as take_rows
+from shardwright.numpy.common import array, axes_of, axis_of, operands
+from shardwright.ops import RowMap
+
+
+def reshape(x: Any, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Array:
+    """Another shape for the same elements; splits along dims that stay apart stay too."""
+    a = array("reshape", x)
+    new = [int(shape)] if isinstance(shape, int | np.integer) else [int(n) for n in shape]
+    if new.count(-1) > 1:
+        raise OperationError(f"reshape: only one size can be -1; got {tuple(new)}.")
+    if -1 in new:
+        known = math.prod(n for n in new if n != -1)
+        if not known or a.size % known:
+            raise OperationError(f"reshape: {a.size} elements of shape {a.shape} don't fit {tuple(new)}.")
+        new[new.index(-1)] = a.size // known
+    return _shaped(a, tuple(new), copy)
+
+
+def _shaped(a: Array, shape: tuple[int, ...], copy: bool | None = None) -> Array:
+    result: Array = apply("reshape", (a,), Attrs(shape=shape))
+    if copy:
+        return Array.of(result.layout, result.data.copy(order="K"))
+    if copy is False and a.size and not np.shares_memory(result.data, a.data):
+        raise ValueError(f"reshape of {a.summary()} to {shape} copies, and copy=False forbids it.")
+    return result
+
+
+def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
+    """Dims in another order."""
+    a = array("permute_dims", x)
+    order = tuple(axis_of("permute_dims", axis, a.ndim) for axis in axes)
+    if sorted(order) != list(range(a.ndim)):
+        raise OperationError(f"permute_dims: axes={tuple(axes)} is no order of the {a.ndim} dims of shape {a.shape}.")
+    result: Array = apply("permute_dims", (a,), Attrs(axes=order))
+    return result
+
+
+def matrix_transpose(x: Any, /) -> Array:
+    """The last two dims swapped."""
+    a = array("matrix_transpose", x)
+    if a.ndim < 2:
+        raise OperationError(f"matrix_transpose takes at least two dims; got shape {a.shape}.")
+    return permute_dims(a, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
+
+
+def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int], /) -> Array:
+    """Some dims at other places, the rest in order."""
+    a = array("moveaxis", x)
+    came, goes = axes_of("moveaxis", source, a.ndim), axes_of("moveaxis", destination, a.ndim)
+    if len(came) != len(goes):
+        raise OperationError(f"moveaxis: {len(came)} dims {source} can't go to {len(goes)} places {destination}.")
+    order = [dim for dim in range(a.ndim) if dim not in came]
+    for place, dim in sorted(zip(goes, came, strict=True)):
+        order.insert(place, dim)
+    return permute_dims(a, order)
+
+
+def expand_dims(x: Any, /, axis: int | Sequence[int]) -> Array:
+    """New dims of size 1."""
+    a = array("expand_dims", x)
+    count = 1 if isinstance(axis, int | np.integer) else len(axis)
+    new = axes_of("expand_dims", axis, a.ndim + count)
+    old = iter(a.shape)
+    return _shaped(a, tuple(1 if d in new else next(old) for d in range(a.ndim + count)))
+
+
+def squeeze(x: Any, /, axis: int | Sequence[int]) -> Array:
+    """Without some dims of size 1."""
+    a = array("squeeze", x)
+    gone = axes_of("squeeze", axis, a.ndim)
+    for dim in gone:
+        if a.shape[dim] != 1:
+            raise OperationError(f"squeeze: dim {dim} of shape {a.shape} has size {a.shape[dim]}, not 1.")
+    return _shaped(a, tuple(n for d, n in enumerate(a.shape) if d not in gone))
+
+
+def broadcast_to(x: Any, /, shape: Sequence[int]) -> Array:
+    """Elements repeated along new dims and dims of size 1."""
+    a = array("broadcast_to", x)
+    new = tuple(int(n) for n in shape)
+    if len(new) < a.ndim:
+        raise OperationError(f"broadcast_to: shape {a.shape} has more dims than {new}.")
+    result: Array = apply("broadcast_to", (a,), Attrs(shape=new))
+    return result
+
+
+def broadcast_arrays(*arrays: Any) -> tuple[Array, ...]:
+    """Arrays broadcast against one another."""
+    given = operands("broadcast_arrays", *arrays)
+    shape = np.broadcast_shapes(*(x.shape for x in given))
+    return tuple(broadcast_to(x, shape) for x in given)
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that shapes broadcast to."""
+    return np.broadcast_shapes(*(tuple(shape) for shape in shapes))
+
+
+def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
+    """Arrays one after the other along a dim (flattened, if axis is None)."""
+    given = operands("concat", *arrays)
+    if axis is None:
+        given, axis = [reshape(x, -1) for x in given], 0
+    at = axis_of("concat", axis, given[0].ndim)
+    for x in given[1:]:
+        if (
+            x.ndim != given[0].ndim
+            or x.shape[:at] + x.shape[at + 1 :] != given[0].shape[:at] + given[0].shape[at + 1 :]
+        ):
+            raise OperationError(f"concat along dim {at}: shapes {given[0].shape} and {x.shape} differ elsewhere.")
+    kind = np.result_type(*(x.dtype for x in given))
+    same = [x if x.dtype == kind else apply("astype", (x,), Attrs(dtype=kind)) for x in given]
+    result: Array = apply("concat", same, Attrs(axis=at)) if len(same) > 1 else same[0]
+    return result
+
+
+def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Array:
+    """Arrays of one shape along a new dim."""
+    given = operands("stack", *arrays)
+    at = axis_of("stack", axis, given[0].ndim + 1)
+    return concat([expand_dims(x, at) for x in given], axis=at)
+
+
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
+    """The slices along a dim, as arrays without it."""
+    a = array("unstack", x)
+    at = axis_of("unstack", axis, a.ndim)
+    return tuple(a[(*(slice(None),) * at, i)] for i in range(a.shape[at]))
+
+
+def _mapped(a: Array, maps: dict[int, RowMap]) -> Array:
+    if not maps:
+        return a
+    result: Array = apply("rows", (a,), Attrs(maps=tuple(maps.get(dim) for dim in range(a.ndim))))
+    return result
+
+
+def flip(x: Any, /, *, axis: int | Sequence[int] | None = None) -> Array:
+    """Rows in reverse order along dims."""
+    a = array("flip", x)
+    return _mapped(a, {dim: RowMap(a.shape[dim], a.shape[dim] - 1, -1) for dim in axes_of("flip", axis, a.ndim)})
+
+
+def roll(x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
+    """Rows moved along dims, around the end."""
+    a = array("roll", x)
+    if axis is None:
+        return reshape(roll(reshape(a, -1), shift, axis=0), a.shape)
+    dims = [axis_of("roll", one, a.ndim) for one in ((axis,) if isinstance(axis, int) else axis)]
+    by = [shift] * len(dims) if isinstance(shift, int) else list(shift)
+    if len(by) != len(dims):
+        raise OperationError(f"roll: {len(by)} shifts {shift} for {len(dims)} dims {axis}.")
+    totals: dict[int, int] = {}
+    for dim, n in zip(dims, by, strict=True):
+        totals[dim] = totals.get(dim, 0) + n
+    sizes = {dim: a.shape[dim] for dim in totals if a.shape[dim]}
+    return _mapped(a, {dim: RowMap(n, -totals[dim] % n, 1, wrap=n) for dim, n in sizes.items()})
+
+
+def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
+    """Each row several times."""
+    a = array("repeat", x)
+    if axis is None:
+        a, axis = reshape(a, -1), 0
+    at = axis_of("repeat", axis, a.ndim)
+    if isinstance(repeats, int | np.integer):
+        return _mapped(a, {at: RowMap(a.shape[at] * int(repeats), every=max(int(repeats), 1))})
+    counts = operands("repeat", a, repeats)[1]
+    return held_like(a, on_host("repeat", [a, counts], Attrs(axis=at))[0])
+
+
+def tile(x: Any, repetitions: Sequence[int], /) -> Array:
+    """The whole tensor several times along each dim."""
+    a = array("tile", x)
+    times = (1,) * (a.ndim - len(repetitions)) + tuple(repetitions)
+    a = _shaped(a, (1,) * (len(times) - a.ndim) + a.shape)
+    maps = {d: RowMap(n * t, wrap=n) for d, (n, t) in enumerate(zip(a.shape, times, strict=True)) if t != 1 and n}
+    if not a.size:
+        return held_like(a, np.zeros([n * t for n, t in zip(a.shape, times, strict=True)], a.dtype))
+    return _mapped(a, maps)
+
+
+def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
+    """Rows of a dim by number."""
+    a, rows = operands("take", x, indices)
+    rows = rows if isinstance(rows, Array) else a.beside(np.asarray(rows))
+    if axis is None:
+        if a.ndim != 1:
+            raise OperationError(f"take: a tensor of {a.ndim} dims needs axis=.")
+        axis = 0
+    result: Array = take_rows(a, rows, axis_of("take", axis, a.ndim))
+    return result
+
+
+def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
+    """Elements along a dim by number, a number for each element of the result."""
+    a, rows = operands("take_along_axis", x, indices)
+    result: Array = apply("take_along_axis", (a, rows), Attrs(axis=axis_of("take_along_axis", axis, a.ndim)))
+    return result

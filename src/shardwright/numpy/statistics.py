@@ -1,0 +1,269 @@
+"""Reductions, searches, sorts and sets. What is split is reduced locally and combined; only sorts need whole dims."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardwright.array import Array
+from shardwright.dispatch import Attrs, apply, make, on_host
+from shardwright.errors import OperationError
+from shardwright.indexing import held_like
+from shardwright.numpy.common import Axis, array, axes_of, axis_of, operands, sum_dtype
+from shardwright.numpy.elementwise import astype
+from shardwright.sharding import Sharding
+
+
+def _reduce(name: str, x: Any, axis: Axis, keepdims: bool, dtype: Any = None) -> Array:
+    a = array(name, x)
+    dims = axes_of(name, axis, a.ndim)
+    options = {} if dtype is None else {"dtype": np.dtype(dtype)}
+    result: Array = apply(name, (a,), Attrs(axis=dims, keepdims=bool(keepdims), **options))
+    return result
+
+
+def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
+    """Sums over dims; over split ones devices hold partial sums, reduced when first read."""
+    return _reduce("sum", x, axis, keepdims, dtype or sum_dtype(array("sum", x).dtype))
+
+
+def prod(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
+    """Products over dims."""
+    return _reduce("prod", x, axis, keepdims, dtype or sum_dtype(array("prod", x).dtype))
+
+
+def max(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Maxima over dims."""
+    return _extreme("max", x, axis, keepdims)
+
+
+def min(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Minima over dims."""
+    return _extreme("min", x, axis, keepdims)
+
+
+def _extreme(name: str, x: Any, axis: Axis, keepdims: bool) -> Array:
+    a = array(name, x)
+    for dim in axes_of(name, axis, a.ndim):
+        if not a.shape[dim]:
+            raise OperationError(f"{name} over dim {dim} of size 0 has no value; shape {a.shape}.")
+    return _reduce(name, a, axis, keepdims)
+
+
+def all(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Whether all elements are true."""
+    return _reduce("all", x, axis, keepdims)
+
+
+def any(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Whether any element is true."""
+    return _reduce("any", x, axis, keepdims)
+
+
+def count_nonzero(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """How many elements are not zero."""
+    a = array("count_nonzero", x)
+    return _reduce("sum", a != 0, axis, keepdims, np.int64)
+
+
+def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Averages over dims; of integers and booleans in float64, as NumPy's."""
+    a = array("mean", x)
+    dims = axes_of("mean", axis, a.ndim)
+    count = math.prod(a.shape[dim] for dim in dims)
+    dtype = a.dtype if a.dtype.kind in "fc" else np.dtype(np.float64)
+    total = _reduce("sum", a, dims, keepdims, dtype)
+    with np.errstate(all="ignore"):
+        result: Array = total / (count if count else float("nan"))
+    return result
+
+
+def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """Variances over dims, from the distances to the mean: stable, and two small reductions where dims are split."""
+    a = array("var", x)
+    dims = axes_of("var", axis, a.ndim)
+    count = math.prod(a.shape[dim] for dim in dims)
+    distance = a - mean(a, axis=dims, keepdims=True)
+    total = _reduce("sum", distance * distance, dims, keepdims)
+    left = count - correction
+    result: Array = total / (left if left > 0 else float("nan")) if left > 0 else total * float("nan")
+    return result
+
+
+def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """Standard deviations over dims."""
+    result: Array = apply("sqrt", (var(x, axis=axis, correction=correction, keepdims=keepdims),))
+    return result
+
+
+# -- searching ----------------------------------------------------------------------------------------------------------
+
+
+def _numbers(a: Array, dims: tuple[int, ...]) -> Array:
+    """The row-major number of every element within `dims`, split as the array is; each device makes its own."""
+    numbers = 0
+    for dim in dims:
+        sharding = Sharding(a.mesh, [a.sharding.dims[dim]], offsets={0: a.layout.dims[dim].offsets.tolist()})
+        row = astype(make(Array, "places", sharding, (a.shape[dim],)), np.int64)
+        shape = tuple(n if d == dim else 1 for d, n in enumerate(a.shape))
+        numbers = numbers * a.shape[dim] + apply("reshape", (row,), Attrs(shape=shape))
+    result: Array = numbers  # type: ignore[assignment]
+    return result
+
+
+def _arg(name: str, x: Any, axis: int | None, keepdims: bool) -> Array:
+    """The first place of an extreme: the extreme is reduced, then the least number among places that have it."""
+    a = array(name, x)
+    if not a.size and (axis is None or not a.shape[axis_of(name, axis, a.ndim)]):
+        raise OperationError(f"{name} of no elements has no value; shape {a.shape}.")
+    dims = axes_of(name, axis, a.ndim)
+    if not dims:
+        return held_like(a, np.zeros((), np.int64))
+    best = _reduce("max" if name == "argmax" else "min", a, dims, True)
+    found = a == best
+    if a.dtype.kind in "fc":
+        found = found | ((a != a) & (best != best))  # NaN wins, as in NumPy
+    total = math.prod(a.shape[dim] for dim in dims)
+    numbers = apply("where", (found, _numbers(a, dims), total))
+    return _reduce("min", numbers, dims, keepdims)
+
+
+def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The first place of the maximum, along a dim or in the whole tensor; nothing is gathered."""
+    return _arg("argmax", x, axis, keepdims)
+
+
+def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The first place of the minimum, along a dim or in the whole tensor; nothing is gathered."""
+    return _arg("argmin", x, axis, keepdims)
+
+
+def nonzero(x: Any, /) -> tuple[Array, ...]:
+    """The places of the elements that are not zero, one array per dim."""
+    a = array("nonzero", x)
+    if not a.ndim:
+        raise OperationError("nonzero of a tensor without dims has no places.")
+    return tuple(held_like(a, result) for result in on_host("nonzero", [a]))
+
+
+def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Array:
+    """Where values belong in a sorted array."""
+    a, values = operands("searchsorted", x1, x2)
+    values = values if isinstance(values, Array) else a.beside(np.asarray(values))
+    if sorter is not None:
+        a = apply("take", (a, operands("searchsorted", a, sorter)[1]), Attrs(axis=0))
+    result: Array = apply("searchsorted", (a, values), Attrs(side=side))
+    return result
+
+
+# -- sorting and sets -----------------------------------------------------------------------------------------------------
+
+
+def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """Elements in order along a dim, which must be whole."""
+    a = array("sort", x)
+    attrs = Attrs(axis=axis_of("sort", axis, a.ndim), descending=descending, stable=stable)
+    result: Array = apply("sort", (a,), attrs)
+    return result
+
+
+def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The places of elements in order along a dim, which must be whole."""
+    a = array("argsort", x)
+    attrs = Attrs(axis=axis_of("argsort", axis, a.ndim), descending=descending, stable=stable)
+    result: Array = apply("argsort", (a,), attrs)
+    return result
+
+
+class UniqueAll(NamedTuple):
+    """What `unique_all` gives."""
+
+    values: Array
+    indices: Array
+    inverse_indices: Array
+    counts: Array
+
+
+class UniqueCounts(NamedTuple):
+    """What `unique_counts` gives."""
+
+    values: Array
+    counts: Array
+
+
+class UniqueInverse(NamedTuple):
+    """What `unique_inverse` gives."""
+
+    values: Array
+    inverse_indices: Array
+
+
+def _unique(name: str, x: Any) -> list[Array]:
+    a = array(name, x)
+    return [held_like(a, result) for result in on_host(name, [a])]
+
+
+def unique_all(x: Any, /) -> UniqueAll:
+    """Different elements, where each is first, which each element is, and how often each occurs."""
+    return UniqueAll(*_unique("unique_all", x))
+
+
+def unique_counts(x: Any, /) -> UniqueCounts:
+    """Different elements, and how often each occurs."""
+    return UniqueCounts(*_unique("unique_counts", x))
+
+
+def unique_inverse(x: Any, /) -> UniqueInverse:
+    """Different elements, and which each element is."""
+    return UniqueInverse(*_unique("unique_inverse", x))
+
+
+def unique_values(x: Any, /) -> Array:
+    """Different elements."""
+    return _unique("unique_values", x)[0]
+
+
+# -- prefixes -----------------------------------------------------------------------------------------------------------
+
+
+def _cumulative(name: str, x: Any, axis: int | None, dtype: Any, include_initial: bool) -> Array:
+    a = array(name, x)
+    if axis is None:
+        if a.ndim != 1:
+            raise OperationError(f"{name}: a tensor of {a.ndim} dims needs axis=.")
+        axis = 0
+    at = axis_of(name, axis, a.ndim)
+    kind = np.dtype(dtype) if dtype is not None else sum_dtype(a.dtype)
+    result: Array = apply(name, (a,), Attrs(axis=at, dtype=kind))
+    if not include_initial:
+        return result
+    shape = tuple(1 if d == at else n for d, n in enumerate(a.shape))
+    first = held_like(a, np.full(shape, 0 if name == "cumulative_sum" else 1, kind))
+    joined: Array = apply("concat", (first, result), Attrs(axis=at))
+    return joined
+
+
+def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    """Sums of all elements up to each; along a split dim devices exchange one row each."""
+    return _cumulative("cumulative_sum", x, axis, dtype, include_initial)
+
+
+def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    """Products of all elements up to each; along a split dim devices exchange one row each."""
+    return _cumulative("cumulative_prod", x, axis, dtype, include_initial)
+
+
+def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Array:
+    """Differences between neighbours along a dim, n times."""
+    a = array("diff", x)
+    at = axis_of("diff", axis, a.ndim)
+    parts = [p for p in (prepend, a, append) if p is not None]
+    if len(parts) > 1:
+        a = apply("concat", operands("diff", *parts), Attrs(axis=at))
+    for _ in range(n):
+        if not a.shape[at]:
+            break
+        lead = (slice(None),) * at
+        later, earlier = a[(*lead, slice(1, None))], a[(*lead, slice(None, -1))]
+        a = later != earlier if a.dtype.kind == "b" else later - earlier
+    return a

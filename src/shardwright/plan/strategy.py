@@ -1,0 +1,348 @@
+"""Strategies: every way the axes of a mesh can be put to the factors of an operation, priced, and the best of them.
+
+An axis that some operand uses may go to a factor, to none (its dims are gathered), or, for a linear operation on a
+partial operand, stay partial. From that choice follow the operands' shardings, the results', and the cost: what it
+takes to bring the operands there, and to reduce later what is left partial.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, product
+
+import numpy as np
+
+from shardwright.collectives import Cost, cost_of
+from shardwright.mesh import Mesh
+from shardwright.ops import Rule
+from shardwright.plan.move import move_costs
+from shardwright.sharding import Sharding, layout_of
+
+PARTIAL = "partial"
+MOST = 81  # placements looked at beyond those that keep every axis where some operand has it
+
+Placement = dict[str, str | None]  # axis -> factor, None or PARTIAL
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One way to run an operation: where its operands must lie, where its results will, and what that costs."""
+
+    placement: Placement
+    operands: tuple[Sharding, ...]
+    results: tuple[Sharding, ...]
+    moves: tuple[tuple[Cost, ...], ...]  # per operand
+    deferred: tuple[Cost, ...]  # reductions that the results still need
+    memory: int  # bytes that a device holds of operands and results
+
+    @cached_property
+    def time(self) -> float:
+        """Seconds of communication, by the α-β model."""
+        return sum(cost.time for cost in chain(*self.moves, self.deferred))
+
+    @cached_property
+    def bytes(self) -> int:
+        """Bytes that a device receives."""
+        return sum(cost.bytes for cost in chain(*self.moves, self.deferred))
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{axis} → {factor or 'nothing'}" for axis, factor in self.placement.items())
+        costs = ", ".join(
+            f"{c.name}({', '.join(c.axes)}) {c.bytes} B" for c in chain(*self.moves, self.deferred) if c.bytes
+        )
+        return f"{parts or 'nothing is split'}: {costs or 'no communication'}"
+
+
+def choose(rule: Rule, operands: Sequence[Sharding], shapes: Sequence[Shape], itemsizes: Sequence[int]) -> Strategy:
+    """The strategy of least time; among equals the one that needs the least memory, then the first."""
+    best: Strategy | None = None
+    for strategy in strategies(rule, operands, shapes, itemsizes):
+        if best is None or (strategy.time, strategy.memory) < (best.time, best.memory):
+            best = strategy
+        if best.time == 0 and strategy is best and _stays(best, operands):
+            return best  # every operand stays where it is and nothing is left to do
+    assert best is not None, "putting every axis to nothing is always possible"
+    return best
+
+
+def _stays(strategy: Strategy, operands: Sequence[Sharding]) -> bool:
+    return all(wanted is given for wanted, given in zip(strategy.operands, operands, strict=True))
+
+
+def strategies(
+    rule: Rule, operands: Sequence[Sharding], shapes: Sequence[Shape], itemsizes: Sequence[int]
+) -> Iterator[Strategy]:
+    """Every strategy looked at: first those that leave axes where operands have them."""
+    mesh = operands[0].mesh
+    homes = [_homes(rule, i, sharding, shape) for i, (sharding, shape) in enumerate(zip(operands, shapes, strict=True))]
+    pieces = _pieces(mesh, operands, homes)
+    found: list[dict[str, list[str | None]]] = []
+    for home in homes:
+        found.append({p: _where(mesh, p, home) for p in pieces})
+    options: dict[str, list[str | None]] = {}
+    for piece in pieces:
+        here = [factor for home in found for factor in home[piece] if factor not in rule.whole]
+        if any(_overlaps(mesh, piece, sharding.partial) for sharding in operands):
+            reductions = {s.reduction for s in operands if s.partial}
+            if len(reductions) == 1 and rule.passes_partial(next(iter(reductions))):
+                here.append(PARTIAL)
+        options[piece] = list(dict.fromkeys([*here, None]))
+    placements = product(*options.values())
+    seen = set()
+    wide = {
+        p: list(dict.fromkeys([*known, *(f for f in rule.sizes if f not in rule.whole)]))
+        for p, known in options.items()
+    }
+    if np.prod([float(len(some)) for some in wide.values()]) <= MOST:
+        placements = chain(placements, product(*wide.values()))  # type: ignore[assignment]
+    for choice in placements:
+        if choice in seen:
+            continue
+        seen.add(choice)
+        strategy = _strategy(rule, dict(zip(pieces, choice, strict=True)), operands, shapes, itemsizes, homes)
+        if strategy is not None:
+            yield strategy
+
+
+# -- from dims to factors ---------------------------------------------------------------------------------------------
+
+
+def _homes(rule: Rule, operand: int, sharding: Sharding, shape: Shape) -> dict[str, tuple[str, ...]]:
+    """Which axes an operand has on each factor; a product dim hands its axes to its factors, outermost first."""
+    result: dict[str, tuple[str, ...]] = {}
+    for at, (dim, axes) in enumerate(zip(rule.inputs[operand], sharding.dims, strict=True)):
+        if len(dim) == 1:
+            result[dim[0]] = axes
+        elif len(dim) > 1 and shape[at] % sharding.mesh.axis_size(axes) == 0 and not sharding.offsets_of(at):
+            result.update(_deal(rule, sharding.mesh, dim, axes))
+    return result
+
+
+def _deal(rule: Rule, mesh: Mesh, dim: tuple[str, ...], axes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Axes of a product dim, dealt to its factors; an axis that fills one factor and more is cut in two."""
+    pending = [mesh.axis(axis) for axis in axes]
+    result: dict[str, tuple[str, ...]] = {}
+    for factor in dim:
+        room = rule.sizes[factor]
+        taken: list[str] = []
+        while pending and room > 1:
+            axis = pending[0]
+            if room % axis.size == 0:
+                pending.pop(0)
+            elif axis.size % room == 0:
+                axis, rest = axis._replace(size=room), axis._replace(pre=axis.pre * room, size=axis.size // room)
+                pending[0] = rest
+            else:
+                return result | {factor: tuple(taken)}
+            taken.append(axis.text(mesh.sizes[axis.name]))
+            room //= axis.size
+        result[factor] = tuple(taken)
+        if room > 1:
+            break  # factors further in would not be contiguous
+    return result
+
+
+def _pieces(
+    mesh: Mesh, operands: Sequence[Sharding], homes: Sequence[Mapping[str, tuple[str, ...]]]
+) -> tuple[str, ...]:
+    """The axes in use, cut wherever any operand or factor cuts them."""
+    used = list(dict.fromkeys(axis for sharding in operands for axis in sharding.axes if mesh.axis(axis).size > 1))
+    cuts = [axis for home in homes for axes in home.values() for axis in axes]
+    return tuple(dict.fromkeys(mesh.cut(used, by=(*used, *cuts))))
+
+
+def _overlaps(mesh: Mesh, piece: str, axes: Sequence[str]) -> bool:
+    return piece in mesh.cut(tuple(axes), by=(piece,))
+
+
+def _where(mesh: Mesh, piece: str, home: Mapping[str, tuple[str, ...]]) -> list[str | None]:
+    return [factor for factor, axes in home.items() if _overlaps(mesh, piece, axes)]
+
+
+# -- from factors to shardings ----------------------------------------------------------------------------------------
+
+
+def _strategy(
+    rule: Rule,
+    placement: Placement,
+    operands: Sequence[Sharding],
+    shapes: Sequence[Shape],
+    itemsizes: Sequence[int],
+    homes: Sequence[Mapping[str, tuple[str, ...]]],
+) -> Strategy | None:
+    mesh = operands[0].mesh
+    axes_of = _ordered(mesh, placement, homes)
+    cuts_of = _cuts(rule, axes_of, operands, shapes)
+    kept = tuple(axis for axis, factor in placement.items() if factor == PARTIAL)
+    reductions = {s.reduction for s in operands if s.partial} if kept else set()
+    wanted: list[Sharding] = []
+    for at, shape in enumerate(shapes):
+        dims = _dims(mesh, rule.inputs[at], axes_of, rule.sizes)
+        if dims is None:
+            return None
+        partial = _kept_partial(rule, mesh, kept, operands, at)
+        if partial is None:
+            return None
+        single = {d: dim[0] for d, dim in enumerate(rule.inputs[at]) if len(dim) == 1}
+        offsets: dict[int, Sequence[int]] = {d: cuts_of[f] for d, f in single.items() if f in cuts_of}
+        reduction = next(iter(reductions)) if partial else "sum"
+        wanted.append(Sharding(mesh, dims, partial=partial, reduction=reduction, offsets=offsets).for_shape(shape))
+    summed = {axis: rule.sums[f] for f, axes in axes_of.items() if f in rule.sums for axis in axes}
+    kinds = {*summed.values(), *reductions}
+    if len(kinds) > 1:
+        return None
+    reduction = next(iter(kinds), "sum")
+    left = (*kept, *summed)
+    results: list[Sharding] = []
+    for at in range(len(rule.outputs)):
+        dims = _dims(mesh, rule.outputs[at], axes_of, rule.sizes)
+        if dims is None:
+            return None
+        offsets = _result_cuts(rule, mesh, at, axes_of, cuts_of)
+        made = Sharding(mesh, dims, partial=left, reduction=reduction, offsets=offsets)
+        results.append(made.for_shape(rule.out_shape(at)))
+    return _priced(rule, placement, operands, wanted, results, shapes, itemsizes)
+
+
+def _priced(
+    rule: Rule,
+    placement: Placement,
+    operands: Sequence[Sharding],
+    wanted: list[Sharding],
+    results: list[Sharding],
+    shapes: Sequence[Shape],
+    itemsizes: Sequence[int],
+) -> Strategy:
+    rows = zip(operands, wanted, shapes, itemsizes, strict=True)
+    moves = tuple(move_costs(here, there, shape, size) for here, there, shape, size in rows)
+    memory, deferred = 0.0, []
+    for there, shape, size in zip(wanted, shapes, itemsizes, strict=True):
+        memory += float(np.prod(layout_of(there, shape).local_shape)) * size
+    for at, made in enumerate(results):
+        local = float(np.prod(layout_of(made, rule.out_shape(at)).local_shape)) * max(itemsizes, default=1)
+        memory += local
+        if made.partial:  # the least that reading it later costs; a gather on top would be paid by any strategy
+            deferred.append(cost_of("reduce_scatter", made.mesh, made.partial, local))
+    for factor in rule.rows:
+        deferred += _row_costs(rule, factor, wanted, shapes, itemsizes)
+    return Strategy(placement, tuple(wanted), tuple(results), moves, tuple(deferred), int(memory))
+
+
+def _row_costs(
+    rule: Rule, factor: str, wanted: list[Sharding], shapes: Sequence[Shape], itemsizes: Sequence[int]
+) -> Iterator[Cost]:
+    """The rows that devices fetch from others: at most a halo, or all rows where they are reordered."""
+    row_map = rule.rows[factor]
+    for dims, sharding, shape, size in zip(rule.inputs, wanted, shapes, itemsizes, strict=True):
+        for at, dim in enumerate(dims):
+            if dim == (factor,) and sharding.dims[at]:
+                layout = layout_of(sharding, shape)
+                held = layout.dims[at]
+                stays = _owned_cuts(rule, factor, held.parts, held.cuts) is not None
+                rows = row_map.span - 1 if stays else held.block
+                local = float(np.prod(layout.local_shape)) / max(held.block, 1) * rows * size
+                yield cost_of("exchange", sharding.mesh, sharding.dims[at], local)
+
+
+def _ordered(
+    mesh: Mesh, placement: Placement, homes: Sequence[Mapping[str, tuple[str, ...]]]
+) -> dict[str, tuple[str, ...]]:
+    """The axes of each factor, in the order that the first operand which has them there has; new ones innermost."""
+    axes_of: dict[str, list[str]] = {}
+    for home in homes:
+        for factor, axes in home.items():
+            for piece in mesh.cut(axes, by=tuple(placement)):
+                if placement.get(piece) == factor and piece not in axes_of.setdefault(factor, []):
+                    axes_of[factor].append(piece)
+    for piece, where in placement.items():
+        if where is not None and where != PARTIAL and piece not in axes_of.setdefault(where, []):
+            axes_of[where].append(piece)
+    return {factor: tuple(axes) for factor, axes in axes_of.items()}
+
+
+def _cuts(
+    rule: Rule, axes_of: Mapping[str, tuple[str, ...]], operands: Sequence[Sharding], shapes: Sequence[Shape]
+) -> dict[str, tuple[int, ...]]:
+    """Explicit offsets that an operand already has along a factor, if its axes there are those of the strategy."""
+    cuts: dict[str, tuple[int, ...]] = {}
+    for dims, sharding in zip(rule.inputs, operands, strict=True):
+        for at, dim in enumerate(dims):
+            given = sharding.offsets_of(at)
+            if given and len(dim) == 1 and dim[0] not in cuts:
+                mesh = sharding.mesh
+                axes = axes_of.get(dim[0], ())
+                if mesh.cut(sharding.dims[at], by=axes) == mesh.cut(axes, by=sharding.dims[at]):
+                    cuts[dim[0]] = given
+    return cuts
+
+
+def _dims(
+    mesh: Mesh, dims: tuple[tuple[str, ...], ...], axes_of: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int]
+) -> list[tuple[str, ...]] | None:
+    """The axes of each dim, or None where a product dim would not be cut in contiguous blocks."""
+    result = []
+    for dim in dims:
+        axes: list[str] = []
+        for place, factor in enumerate(dim):
+            mine = axes_of.get(factor, ())
+            if mine and len(dim) > 1:
+                outer = dim[:place]
+                if any(mesh.axis_size(axes_of.get(f, ())) != sizes[f] for f in outer if sizes[f] > 1):
+                    return None
+                if sizes[factor] % mesh.axis_size(mine):
+                    return None
+            axes += mine
+        result.append(tuple(axes))
+    return result
+
+
+def _kept_partial(
+    rule: Rule, mesh: Mesh, kept: tuple[str, ...], operands: Sequence[Sharding], at: int
+) -> tuple[str, ...] | None:
+    """The partial axes an operand has in a strategy that keeps some; None where that would not be linear."""
+    if not kept:
+        return ()
+    if rule.linear not in ("mul", "first"):
+        return kept
+    if rule.linear == "first" and at > 0 and any(axis in mesh.cut(operands[at].partial, by=kept) for axis in kept):
+        return None
+    own = mesh.cut(operands[at].partial, by=kept)
+    for axis in kept:
+        holders = [i for i, sharding in enumerate(operands) if axis in mesh.cut(sharding.partial, by=kept)]
+        if len(holders) > 1:
+            return None
+    return tuple(axis for axis in kept if axis in own)
+
+
+def _result_cuts(
+    rule: Rule,
+    mesh: Mesh,
+    at: int,
+    axes_of: Mapping[str, tuple[str, ...]],
+    cuts_of: Mapping[str, tuple[int, ...]],
+) -> dict[int, Sequence[int]]:
+    offsets: dict[int, Sequence[int]] = {}
+    for d, dim in enumerate(rule.outputs[at]):
+        if len(dim) != 1 or not axes_of.get(dim[0]):
+            continue
+        factor = dim[0]
+        if factor in rule.rows:
+            cuts = _owned_cuts(rule, factor, mesh.axis_size(axes_of[factor]), cuts_of.get(factor))
+            if cuts is not None:
+                offsets[d] = cuts
+        elif factor in cuts_of:
+            offsets[d] = cuts_of[factor]
+    return offsets
+
+
+def _owned_cuts(rule: Rule, factor: str, parts: int, cuts: tuple[int, ...] | None) -> list[int] | None:
+    """Where the result's shards begin if every row is made by the owner of the row it comes from."""
+    size, row_map = rule.sizes[factor], rule.rows[factor]
+    block = max(-(-size // parts), 1)
+    bounds = np.asarray(cuts) if cuts else np.minimum(np.arange(parts + 1) * block, size)
+    anchors = row_map.anchors(size)
+    owners = np.searchsorted(bounds, anchors, side="right") - 1
+    if len(owners) and bool((np.diff(owners) < 0).any()):
+        return None  # rows change their order: the usual blocks do
+    return [int(n) for n in np.searchsorted(owners, np.arange(parts), side="left")] + [row_map.size]
