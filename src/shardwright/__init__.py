@@ -1,10 +1,11 @@
 """shardwright: one language for sharding tensors and computations over meshes of devices, many engines to run it on."""
 
-from shardwright import collectives, errors, numpy
+from shardwright import collectives, errors, nn, numpy, random
 from shardwright.array import Array, from_shards, gather, replicate, shard
 from shardwright.auto import auto_sharding
 from shardwright.dispatch import strict
 from shardwright.errors import ImplicitGatherError, ImplicitGatherWarning, ShardwrightError
+from shardwright.explain import explain
 from shardwright.mesh import Link, Mesh
 from shardwright.per_device import PerDevice, process_coords, process_index
 from shardwright.shard_map import shard_map
@@ -26,12 +27,15 @@ __all__ = [
     "auto_sharding",
     "collectives",
     "errors",
+    "explain",
     "from_shards",
     "gather",
+    "nn",
     "numpy",
     "picture",
     "process_coords",
     "process_index",
+    "random",
     "replicate",
     "shard",
     "shard_map",

@@ -53,6 +53,20 @@ def strict() -> Iterator[None]:
         _strict.reset(token)
 
 
+_recorded: "list[tuple[Plan, str]] | None" = None
+
+
+@contextlib.contextmanager
+def recording() -> Iterator["list[tuple[Plan, str]]"]:
+    """Inside, every operation that runs is noted, with the line that asked for it."""
+    global _recorded  # a plain global: the warm path looks at it
+    before, _recorded = _recorded, []
+    try:
+        yield _recorded
+    finally:
+        _recorded = before
+
+
 class Plan:
     """An operation on operands of known layouts: its rule, the strategy chosen, and all that running it needs."""
 
@@ -74,7 +88,9 @@ class Plan:
         self.results = [layout_of(s, shape) for s, shape in outs]
         inner = {key: value for key, value in attrs.items() if key != "sizes"}  # sizes are the rule's
         self.call = Call(self.rule, self.operands, self.fine, inner, len(lanes))
-        self.dtype = np.result_type(*(x.dtype for x in arrays))
+        self.given = [x.layout for x in arrays]
+        self.dtypes = [x.dtype for x in arrays]
+        self.dtype = np.result_type(*self.dtypes)
         self.lazy = op.contracts and bool(self.results[0].partial_lanes)
         self.plain = op.plain if self._is_plain(arrays, attrs) else None
 
@@ -87,6 +103,8 @@ class Plan:
         """Bring the operands into place, compute, and wrap the results."""
         if self.gathers:
             mind_gathers(self.gathers)
+        if _recorded is not None:
+            _recorded.append((self, _source()))
         targets = iter(self.operands)
         data = [x.placed(next(targets)) if isinstance(x, Held) else x for x in operands]
         if self.lazy:
@@ -187,7 +205,7 @@ def binary(name: str, a: Any, b: Any) -> Any:
     if plan is None:
         plan = _keep(key, Plan(OPS[name], (a, b), NO_ATTRS))
     plain = plan.plain
-    if plain is None:
+    if plain is None or _recorded is not None:
         return plan.run((a, b), type(x))
     made = plain(a.data if isinstance(a, Held) else a, b.data if isinstance(b, Held) else b)
     return x.of(plan.results[0], made)

@@ -29,6 +29,10 @@ class OperationError(ShardwrightError, ValueError):
     """An operation on operands that don't fit it."""
 
 
+class AxisError(OperationError, IndexError):
+    """A dim by a number that the operand does not have."""
+
+
 class ImplicitGatherError(ShardwrightError):
     """Inside `strict()`: an operation would gather a sharded dim that nobody asked to gather."""
 

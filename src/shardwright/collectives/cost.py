@@ -42,6 +42,7 @@ def cost_of(name: str, mesh: Mesh, axes: Sequence[str], local_bytes: float) -> C
     steps = 0.0
     for axis, link in zip(axes, links, strict=True):
         size = mesh.axis(axis).size
-        steps += link.latency * (math.ceil(math.log2(size)) if link.kind == "all_to_all" else size - 1)
+        hops = math.ceil(math.log2(size)) if link.kind == "all_to_all" else size - 1
+        steps += link.latency * (min(hops, 1) if name in ("permute", "exchange") else hops)  # those go straight
     seconds_per_byte = max(1 / (link.bandwidth * _SPEED[link.kind]) for link in links)
     return Cost(name, tuple(axes), math.ceil(received), rounds * steps + received * seconds_per_byte)

@@ -216,6 +216,8 @@ def _kept_partial(source: Sharding, target: Sharding, dtype: "np.dtype[Any]") ->
         return ()
     if source.reduction == "average" and dtype.kind in "biu" and source.partial != target.partial:
         return ()  # averages of integers are cut off: one step at a time they would not give the average of all
+    if not source.mesh.share_a_cut((*source.partial, *target.partial)):
+        return ()
     shared = [
         a for a in source.partial if any(overlap(source.mesh.axis(a), source.mesh.axis(b)) for b in target.partial)
     ]

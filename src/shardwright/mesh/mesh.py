@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 from types import MappingProxyType
 from typing import Any
 
@@ -187,6 +187,17 @@ class Mesh:
         """
         lanes = self.lanes((*axes, *by))
         return tuple(lane for axis in axes for lane in lanes if overlap(self.axis(axis), self.axis(lane)))
+
+    def share_a_cut(self, axes: Sequence[str]) -> bool:
+        """Whether axes can all be cut into common pieces: halves and thirds of one axis can't.
+
+        >>> Mesh(x=6).share_a_cut(["x:(1)2", "x:(1)6"]), Mesh(x=6).share_a_cut(["x:(1)2", "x:(1)3"])
+        (True, False)
+        """
+        marks: dict[str, set[int]] = {}
+        for axis in map(self.axis, axes):
+            marks.setdefault(axis.name, set()).update((axis.pre, axis.pre * axis.size))
+        return all(b % a == 0 for some in marks.values() for a, b in pairwise(sorted(some)))
 
     # -- devices ------------------------------------------------------------------------------------------------------
 

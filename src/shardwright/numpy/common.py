@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.array import Array
-from shardwright.errors import ArrayError, OperationError
+from shardwright.errors import ArrayError, AxisError, OperationError
 
 Axis = int | Sequence[int] | None
 SCALARS = (bool, int, float, complex)
@@ -49,7 +49,7 @@ def axes_of(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
 def axis_of(name: str, axis: Any, ndim: int) -> int:
     """One dim by number, counted from the front."""
     if not isinstance(axis, int | np.integer) or not -ndim <= axis < ndim:
-        raise OperationError(f"{name}: axis={axis!r} is out of range for a tensor of {ndim} dims.")
+        raise AxisError(f"{name}: axis={axis!r} is out of range for a tensor of {ndim} dims.")
     return int(axis) % ndim
 
 

@@ -10,17 +10,6 @@ from shardwright.dispatch import Attrs, apply, binary
 from shardwright.errors import OperationError
 from shardwright.numpy.common import array, operands
 
-UNARY = """
-abs acos acosh asin asinh atan atanh bitwise_invert ceil conj cos cosh exp expm1 floor imag isfinite isinf isnan log
-log1p log2 log10 logical_not negative positive real reciprocal round sign signbit sin sinh square sqrt tan tanh
-trunc exp2 cbrt rint degrees radians
-""".split()
-BINARY = """
-add atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor copysign divide equal
-floor_divide greater greater_equal hypot less less_equal logaddexp logical_and logical_or logical_xor maximum
-minimum multiply nextafter not_equal pow remainder subtract fmax fmin
-""".split()
-
 
 def _unary(name: str) -> Callable[[Any], Array]:
     def function(x: Any, /) -> Array:
@@ -44,7 +33,80 @@ def _named(function: Callable[..., Array], name: str, more: str) -> Callable[...
     return function
 
 
-FUNCTIONS = {name: _unary(name) for name in UNARY} | {name: _binary(name) for name in BINARY}
+abs = _unary("abs")
+acos = _unary("acos")
+acosh = _unary("acosh")
+asin = _unary("asin")
+asinh = _unary("asinh")
+atan = _unary("atan")
+atanh = _unary("atanh")
+bitwise_invert = _unary("bitwise_invert")
+ceil = _unary("ceil")
+conj = _unary("conj")
+cos = _unary("cos")
+cosh = _unary("cosh")
+exp = _unary("exp")
+expm1 = _unary("expm1")
+floor = _unary("floor")
+imag = _unary("imag")
+isfinite = _unary("isfinite")
+isinf = _unary("isinf")
+isnan = _unary("isnan")
+log = _unary("log")
+log1p = _unary("log1p")
+log2 = _unary("log2")
+log10 = _unary("log10")
+logical_not = _unary("logical_not")
+negative = _unary("negative")
+positive = _unary("positive")
+real = _unary("real")
+reciprocal = _unary("reciprocal")
+round = _unary("round")
+sign = _unary("sign")
+signbit = _unary("signbit")
+sin = _unary("sin")
+sinh = _unary("sinh")
+square = _unary("square")
+sqrt = _unary("sqrt")
+tan = _unary("tan")
+tanh = _unary("tanh")
+trunc = _unary("trunc")
+exp2 = _unary("exp2")
+cbrt = _unary("cbrt")
+rint = _unary("rint")
+degrees = _unary("degrees")
+radians = _unary("radians")
+
+add = _binary("add")
+atan2 = _binary("atan2")
+bitwise_and = _binary("bitwise_and")
+bitwise_left_shift = _binary("bitwise_left_shift")
+bitwise_or = _binary("bitwise_or")
+bitwise_right_shift = _binary("bitwise_right_shift")
+bitwise_xor = _binary("bitwise_xor")
+copysign = _binary("copysign")
+divide = _binary("divide")
+equal = _binary("equal")
+floor_divide = _binary("floor_divide")
+greater = _binary("greater")
+greater_equal = _binary("greater_equal")
+hypot = _binary("hypot")
+less = _binary("less")
+less_equal = _binary("less_equal")
+logaddexp = _binary("logaddexp")
+logical_and = _binary("logical_and")
+logical_or = _binary("logical_or")
+logical_xor = _binary("logical_xor")
+maximum = _binary("maximum")
+minimum = _binary("minimum")
+multiply = _binary("multiply")
+nextafter = _binary("nextafter")
+not_equal = _binary("not_equal")
+pow = _binary("pow")
+remainder = _binary("remainder")
+subtract = _binary("subtract")
+fmax = _binary("fmax")
+fmin = _binary("fmin")
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:

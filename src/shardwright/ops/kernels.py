@@ -59,6 +59,15 @@ def expm1(x: Any) -> Any:
     return result
 
 
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def erf(x: Any) -> Any:
+    """The error function; integers in float64."""
+    kind = x.dtype if x.dtype.kind == "f" else np.dtype(np.float64)
+    return _erf(x).astype(kind)
+
+
 def tanh(x: Any) -> Any:
     """NumPy's, but a complex number with an infinite real part keeps the sign of its imaginary part."""
     result = np.tanh(x)

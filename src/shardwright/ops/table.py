@@ -400,6 +400,7 @@ def _rows_of(*rows: Op) -> dict[str, Op]:
 OPS: dict[str, Op] = _rows_of(
     # element by element
     *map(_ufunc_row, _ELEMENTWISE),
+    Op("erf", _same("erf"), k.elementwise(k.erf)),
     Op("astype", _same("astype"), k.elementwise(_astype)),
     Op("clip", _same("clip"), k.elementwise(_clip)),
     Op("isin", _text("isin", "..., s -> ...", whole="s"), _isin),
@@ -425,7 +426,6 @@ OPS: dict[str, Op] = _rows_of(
     # along dims
     Op("cumulative_sum", lambda s, a: _prefix("cumulative_sum", s), k.cumulative(np.add, 0)),
     Op("cumulative_prod", lambda s, a: _prefix("cumulative_prod", s), k.cumulative(np.multiply, 1)),
-    Op("argmax", _whole("argmax"), k.along(np.argmax)),
     Op("sort", _whole("sort"), k.along(_sort)),
     Op("argsort", _whole("argsort"), k.along(_argsort)),
     Op("searchsorted", _text("searchsorted", "s, ... -> ...", whole="s"), _searchsorted),

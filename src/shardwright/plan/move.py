@@ -20,6 +20,9 @@ def move_costs(source: Sharding, target: Sharding, shape: tuple[int, ...], items
     here, there = layout_of(source, shape), layout_of(target, shape)
     local = _local_bytes(here, itemsize)
     everything = (*source.axes, *target.axes)
+    if not mesh.share_a_cut(everything):  # nothing can stay in place: gather all, then slice
+        local *= mesh.axis_size(source.axes) / max(mesh.axis_size(source.partial), 1)
+        return (cost_of("exchange", mesh, source.axes, local),)
     was = [mesh.cut(axes, by=everything) for axes in here.sharding.dims]
     becomes = [mesh.cut(axes, by=everything) for axes in there.sharding.dims]
     new_home = {axis: dim for dim, axes in enumerate(becomes) for axis in axes}
@@ -49,7 +52,7 @@ def move_costs(source: Sharding, target: Sharding, shape: tuple[int, ...], items
         costs.append(cost_of("all_slice", mesh, sliced, local))
         local /= mesh.axis_size(sliced)
     if moved:
-        costs.append(cost_of("all_to_all", mesh, moved, local))
+        costs.append(cost_of("all_to_all", mesh, moved, max(local, 0 if gone else _local_bytes(there, itemsize))))
     if swapped:
         costs.append(cost_of("permute", mesh, swapped, local))
     if gone:

@@ -75,6 +75,7 @@ def strategies(
 ) -> Iterator[Strategy]:
     """Every strategy looked at: first those that leave axes where operands have them."""
     mesh = operands[0].mesh
+    given, operands = operands, _cut_together(mesh, operands)
     homes = [_homes(rule, i, sharding, shape) for i, (sharding, shape) in enumerate(zip(operands, shapes, strict=True))]
     pieces = _pieces(mesh, operands, homes)
     found: list[dict[str, list[str | None]]] = []
@@ -100,9 +101,30 @@ def strategies(
         if choice in seen:
             continue
         seen.add(choice)
-        strategy = _strategy(rule, dict(zip(pieces, choice, strict=True)), operands, shapes, itemsizes, homes)
+        placement = dict(zip(pieces, choice, strict=True))
+        strategy = _strategy(rule, placement, operands, given, shapes, itemsizes, homes)
         if strategy is not None:
             yield strategy
+
+
+def _cut_together(mesh: Mesh, operands: Sequence[Sharding]) -> list[Sharding]:
+    """The operands without those pieces of axes that share no cut with the pieces of operands before them."""
+    result: list[Sharding] = []
+    used: list[str] = []
+    for sharding in operands:
+        lost = [axis for axis in sharding.axes if not mesh.share_a_cut((*used, axis))]
+        if lost:
+            dims = [tuple(axis for axis in axes if axis not in lost) for axes in sharding.dims]
+            kept = {
+                d: sharding.offsets_of(d)
+                for d in range(len(dims))
+                if dims[d] == sharding.dims[d] and sharding.offsets_of(d)
+            }
+            partial = tuple(axis for axis in sharding.partial if axis not in lost)
+            sharding = Sharding(mesh, dims, partial=partial, reduction=sharding.reduction, offsets=kept)
+        used += sharding.axes
+        result.append(sharding)
+    return result
 
 
 # -- from dims to factors ---------------------------------------------------------------------------------------------
@@ -167,12 +189,15 @@ def _strategy(
     rule: Rule,
     placement: Placement,
     operands: Sequence[Sharding],
+    given: Sequence[Sharding],
     shapes: Sequence[Shape],
     itemsizes: Sequence[int],
     homes: Sequence[Mapping[str, tuple[str, ...]]],
 ) -> Strategy | None:
     mesh = operands[0].mesh
     axes_of = _ordered(mesh, placement, homes)
+    if any(_leaves_idle(rule, mesh, factor, axes, homes) for factor, axes in axes_of.items()):
+        return None
     cuts_of = _cuts(rule, axes_of, operands, shapes)
     kept = tuple(axis for axis, factor in placement.items() if factor == PARTIAL)
     reductions = {s.reduction for s in operands if s.partial} if kept else set()
@@ -202,7 +227,15 @@ def _strategy(
         offsets = _result_cuts(rule, mesh, at, axes_of, cuts_of)
         made = Sharding(mesh, dims, partial=left, reduction=reduction, offsets=offsets)
         results.append(made.for_shape(rule.out_shape(at)))
-    return _priced(rule, placement, operands, wanted, results, shapes, itemsizes)
+    return _priced(rule, placement, given, wanted, results, shapes, itemsizes)
+
+
+def _leaves_idle(
+    rule: Rule, mesh: Mesh, factor: str, axes: tuple[str, ...], homes: Sequence[Mapping[str, tuple[str, ...]]]
+) -> bool:
+    """Whether axes are put to a factor too small for them, where no operand has them already."""
+    there = {p for home in homes for p in mesh.cut(home.get(factor, ()), by=axes)}
+    return mesh.axis_size(axes) > rule.sizes[factor] and not set(axes) <= there
 
 
 def _priced(
@@ -266,10 +299,11 @@ def _cuts(
 ) -> dict[str, tuple[int, ...]]:
     """Explicit offsets that an operand already has along a factor, if its axes there are those of the strategy."""
     cuts: dict[str, tuple[int, ...]] = {}
+    blocks = {f for dims in (*rule.inputs, *rule.outputs) for dim in dims if len(dim) > 1 for f in dim}  # must be even
     for dims, sharding in zip(rule.inputs, operands, strict=True):
         for at, dim in enumerate(dims):
             given = sharding.offsets_of(at)
-            if given and len(dim) == 1 and dim[0] not in cuts:
+            if given and len(dim) == 1 and dim[0] not in cuts and dim[0] not in blocks:
                 mesh = sharding.mesh
                 axes = axes_of.get(dim[0], ())
                 if mesh.cut(sharding.dims[at], by=axes) == mesh.cut(axes, by=sharding.dims[at]):

@@ -1,0 +1,366 @@
+"""Neural-net operations on sharded arrays, written with the table's rows; what is split stays split.
+
+Images are `batch, spatial…, channels`; weights of a convolution `window…, channels in, channels out`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwright import random
+from shardwright.array import Array
+from shardwright.dispatch import Attrs, apply, make
+from shardwright.errors import OperationError
+from shardwright.numpy import (
+    astype,
+    broadcast_to,
+    einsum,
+    exp,
+    expand_dims,
+    log,
+    maximum,
+    mean,
+    reshape,
+    sqrt,
+    sum,
+    where,
+)
+from shardwright.numpy import max as maxima
+from shardwright.numpy.common import Axis, axes_of, operands
+from shardwright.numpy.moves import take
+from shardwright.ops import RowMap
+from shardwright.sharding import Sharding
+
+__all__ = [
+    "avg_pool",
+    "batch_norm",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "cross_entropy",
+    "dropout",
+    "einsum",
+    "embedding",
+    "gelu",
+    "group_norm",
+    "layer_norm",
+    "linear",
+    "log_softmax",
+    "logsumexp",
+    "max_pool",
+    "one_hot",
+    "relu",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "sigmoid",
+    "silu",
+    "softmax",
+]
+
+
+# -- activations ----------------------------------------------------------------------------------------------------------
+
+
+def relu(x: Array) -> Array:
+    """Elements, or 0 where they are negative."""
+    return maximum(x, 0)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), without overflow."""
+    small = exp(-abs(x))
+    return where(x >= 0, 1 / (1 + small), small / (1 + small))
+
+
+def silu(x: Array) -> Array:
+    """x · sigmoid(x)."""
+    return x * sigmoid(x)
+
+
+def gelu(x: Array, approximate: str = "none") -> Array:
+    """x times the normal distribution's integral up to x; `approximate="tanh"` is the usual short cut."""
+    if approximate == "tanh":
+        inner = (x + x * x * x * 0.044715) * float(np.sqrt(2 / np.pi))
+        return x * 0.5 * (apply("tanh", (inner,)) + 1)
+    if approximate != "none":
+        raise OperationError(f"gelu: approximate is 'none' or 'tanh', not {approximate!r}.")
+    return x * 0.5 * (apply("erf", (x * float(np.sqrt(0.5)),)) + 1)
+
+
+# -- along a dim: the maximum and the sum are reduced, nothing is gathered -----------------------------------------------
+
+
+def logsumexp(x: Array, axis: Axis = -1, keepdims: bool = False) -> Array:
+    """The logarithm of the sum of exponentials."""
+    dims = axes_of("logsumexp", axis, x.ndim)
+    top = maxima(x, axis=dims, keepdims=True)
+    finite = where(apply("isfinite", (top,)), top, 0)
+    total = log(sum(exp(x - finite), axis=dims, keepdims=True)) + finite
+    return total if keepdims else reshape(total, [n for d, n in enumerate(x.shape) if d not in dims])
+
+
+def softmax(x: Array, axis: int = -1) -> Array:
+    """Exponentials divided by their sum."""
+    top = maxima(x, axis=axis, keepdims=True)
+    powers = exp(x - where(apply("isfinite", (top,)), top, 0))
+    return powers / sum(powers, axis=axis, keepdims=True)
+
+
+def log_softmax(x: Array, axis: int = -1) -> Array:
+    """The logarithm of the softmax."""
+    return x - logsumexp(x, axis=axis, keepdims=True)
+
+
+# -- norms ----------------------------------------------------------------------------------------------------------------
+
+
+def _normalized(x: Array, dims: Axis, eps: float) -> Array:
+    centred = x - mean(x, axis=dims, keepdims=True)
+    return centred / sqrt(mean(centred * centred, axis=dims, keepdims=True) + eps)
+
+
+def _affine(x: Array, weight: Any, bias: Any) -> Array:
+    if weight is not None:
+        x = x * weight
+    return x if bias is None else x + bias
+
+
+def layer_norm(x: Array, weight: Any = None, bias: Any = None, axis: Axis = -1, eps: float = 1e-5) -> Array:
+    """Mean 0 and variance 1 along dims, then scaled and shifted."""
+    return _affine(_normalized(x, axis, eps), weight, bias)
+
+
+def rms_norm(x: Array, weight: Any = None, axis: Axis = -1, eps: float = 1e-5) -> Array:
+    """Divided by the root of the mean square along dims, then scaled."""
+    return _affine(x / sqrt(mean(x * x, axis=axis, keepdims=True) + eps), weight, None)
+
+
+def batch_norm(
+    x: Array, weight: Any = None, bias: Any = None, running_mean: Any = None, running_var: Any = None, eps: float = 1e-5
+) -> Array:
+    """Mean 0 and variance 1 per channel (the last dim) over all others, or by running statistics if they are given."""
+    if (running_mean is None) != (running_var is None):
+        raise OperationError("batch_norm: give both running_mean and running_var, or neither.")
+    if running_mean is None:
+        return _affine(_normalized(x, tuple(range(x.ndim - 1)), eps), weight, bias)
+    return _affine((x - running_mean) / sqrt(operands("batch_norm", x, running_var)[1] + eps), weight, bias)
+
+
+def group_norm(x: Array, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Array:
+    """Mean 0 and variance 1 per sample over each group of channels (the last dim) and all places."""
+    channels = x.shape[-1]
+    if channels % groups:
+        raise OperationError(f"group_norm: {channels} channels don't make {groups} equal groups.")
+    cut = reshape(x, (*x.shape[:-1], groups, channels // groups))
+    dims = (*range(1, x.ndim - 1), x.ndim)
+    return _affine(reshape(_normalized(cut, dims, eps), x.shape), weight, bias)
+
+
+# -- products and tables ----------------------------------------------------------------------------------------------------
+
+
+def linear(x: Array, weight: Any, bias: Any = None) -> Array:
+    """x @ weight + bias; the weight is `in, out`."""
+    y = x @ weight
+    return y if bias is None else y + bias
+
+
+def embedding(table: Array, indices: Any) -> Array:
+    """Rows of a table by number; a table split along its rows leaves a sum over the devices."""
+    return take(table, indices, axis=0)
+
+
+def one_hot(indices: Array, classes: int, dtype: Any = np.float32) -> Array:
+    """1 at the place of each number along a new last dim, 0 elsewhere."""
+    numbers = make(Array, "places", Sharding(indices.mesh), (classes,))
+    return astype(expand_dims(indices, -1) == astype(numbers, np.int64), dtype)
+
+
+def scaled_dot_product_attention(
+    query: Array, key: Array, value: Array, mask: Any = None, causal: bool = False, scale: float | None = None
+) -> Array:
+    """Attention over `…, heads, length, width`; keys and values may have fewer heads, shared by groups of query heads.
+
+    `mask` is True where a query may look, or a float that is added; it broadcasts to `…, heads, queries, keys`.
+    """
+    heads, kv_heads = query.shape[-3], key.shape[-3]
+    if heads % kv_heads:
+        raise OperationError(f"attention: {heads} query heads don't share {kv_heads} key heads evenly.")
+    lead, (queries, width), keys = query.shape[:-3], query.shape[-2:], key.shape[-2]
+    grouped = reshape(query, (*lead, kv_heads, heads // kv_heads, queries, width))
+    scores = einsum("...hgqd,...hkd->...hgqk", grouped, key) * (width**-0.5 if scale is None else scale)
+    if causal:
+        scores = where(_causal(query, queries, keys), scores, -np.inf)
+    if mask is not None:
+        m = operands("attention", query, mask)[1]
+        if m.ndim >= 3 and m.shape[-3] not in (1,):
+            m = reshape(
+                broadcast_to(m, (*m.shape[:-3], heads, queries, keys)), (*m.shape[:-3], kv_heads, -1, queries, keys)
+            )
+        elif m.ndim >= 3:
+            m = expand_dims(m, -4)
+        scores = where(m, scores, -np.inf) if m.dtype.kind == "b" else scores + m
+    out = einsum("...hgqk,...hkd->...hgqd", softmax(scores), value)
+    return reshape(out, (*lead, heads, queries, value.shape[-1]))
+
+
+def _causal(like: Array, queries: int, keys: int) -> Array:
+    """Which keys each query may see: those up to its own place, counted from the end."""
+    here = Sharding(like.mesh)
+    rows = astype(make(Array, "places", here, (queries,)), np.int64)
+    cols = astype(make(Array, "places", here, (keys,)), np.int64)
+    return expand_dims(rows, -1) + (keys - queries) >= cols
+
+
+def cross_entropy(logits: Array, labels: Any, axis: int = -1) -> Array:
+    """The mean over samples of minus the log-probability of each one's label."""
+    (at,) = axes_of("cross_entropy", axis, logits.ndim)
+    numbers = operands("cross_entropy", logits, labels)[1]
+    picked = one_hot(numbers, logits.shape[at], logits.dtype)
+    if at != logits.ndim - 1:
+        order = (*range(at), logits.ndim - 1, *range(at, logits.ndim - 1))
+        picked = apply("permute_dims", (picked,), Attrs(axes=order))
+    chosen = sum(where(picked != 0, log_softmax(logits, axis=at), 0), axis=at)
+    return -mean(chosen)
+
+
+def dropout(x: Array, rate: float, key: "random.Key", training: bool = True) -> Array:
+    """Elements set to 0 with a probability, the others scaled up; the same key drops the same on every mesh."""
+    if not 0 <= rate < 1:
+        raise OperationError(f"dropout: a rate of {rate} is not from 0 up to 1, which is excluded.")
+    if not training or rate == 0:
+        return x
+    kept = random.bernoulli(key, 1 - rate, x.shape, sharding=x.sharding.replace(partial=(), halo={}))
+    return where(kept, x / (1 - rate), 0)
+
+
+# -- windows: a split spatial dim exchanges halos ---------------------------------------------------------------------------
+
+Sizes = int | Sequence[int]
+Padding = int | str | Sequence[int | tuple[int, int]]
+
+
+def _each(what: str, value: Sizes, count: int) -> tuple[int, ...]:
+    given = (value,) * count if isinstance(value, int) else tuple(value)
+    if len(given) != count or any(n < 1 for n in given):
+        raise OperationError(f"{what}={value!r}: give a positive integer, or {count} of them.")
+    return given
+
+
+def _maps(
+    name: str, sizes: Sequence[int], window: tuple[int, ...], stride: Sizes, padding: Padding, dilation: Sizes
+) -> tuple[RowMap, ...]:
+    """For each spatial dim which rows a row of the result reads."""
+    count = len(sizes)
+    strides, dilations = _each("stride", stride, count), _each("dilation", dilation, count)
+    maps = []
+    for i, size in enumerate(sizes):
+        span = (window[i] - 1) * dilations[i] + 1
+        low, high = _pads(name, padding, i, size, span, strides[i], count)
+        rows = (size + low + high - span) // strides[i] + 1
+        if rows < 0 or size + low + high < span:
+            raise OperationError(
+                f"{name}: a window of {window[i]} rows (dilation {dilations[i]}) does not fit dim {1 + i} of size {size} with "
+                f"padding ({low}, {high})."
+            )
+        maps.append(RowMap(rows, -low, strides[i], window[i], dilations[i]))
+    return tuple(maps)
+
+
+def _pads(name: str, padding: Padding, i: int, size: int, span: int, stride: int, count: int) -> tuple[int, int]:
+    if padding == "valid":
+        return 0, 0
+    if padding == "same":
+        total = max((-(-size // stride) - 1) * stride + span - size, 0)
+        return total // 2, total - total // 2
+    if isinstance(padding, int):
+        return padding, padding
+    if isinstance(padding, str) or len(padding) != count:
+        raise OperationError(f"{name}: padding={padding!r}; give 'valid', 'same', an integer, or one entry per dim.")
+    entry = padding[i]
+    return (entry, entry) if isinstance(entry, int) else (int(entry[0]), int(entry[1]))
+
+
+def _conv(
+    name: str,
+    dims: int,
+    x: Array,
+    weight: Any,
+    bias: Any,
+    stride: Sizes,
+    padding: Padding,
+    dilation: Sizes,
+    groups: int,
+) -> Array:
+    x, weight = operands(name, x, weight)
+    if x.ndim != dims + 2 or weight.ndim != dims + 2:
+        raise OperationError(
+            f"{name} takes `batch, {dims} spatial, channels` and `{dims} window, in, out`; got {x.shape} and {weight.shape}."
+        )
+    channels, (c_in, c_out) = x.shape[-1], weight.shape[-2:]
+    if groups < 1 or channels != c_in * groups or c_out % groups:
+        raise OperationError(
+            f"{name}: {channels} channels in {groups} groups need weights for {channels // max(groups, 1)} in; got {c_in} in "
+            f"and {c_out} out."
+        )
+    maps = _maps(name, x.shape[1:-1], weight.shape[:dims], stride, padding, dilation)
+    y: Array = apply("convolution", (x, weight), Attrs(maps=maps, groups=groups))
+    return y if bias is None else y + bias
+
+
+def conv1d(
+    x: Array,
+    weight: Any,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Array:
+    """A convolution over one spatial dim."""
+    return _conv("conv1d", 1, x, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    x: Array,
+    weight: Any,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Array:
+    """A convolution over two spatial dims."""
+    return _conv("conv2d", 2, x, weight, bias, stride, padding, dilation, groups)
+
+
+def conv3d(
+    x: Array,
+    weight: Any,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Array:
+    """A convolution over three spatial dims."""
+    return _conv("conv3d", 3, x, weight, bias, stride, padding, dilation, groups)
+
+
+def _pool(name: str, x: Array, window: Sizes, stride: Sizes | None, padding: Padding) -> Array:
+    spatial = x.ndim - 2
+    sizes = _each("window", window, spatial)
+    maps = _maps(name, x.shape[1:-1], sizes, sizes if stride is None else stride, padding, 1)
+    y: Array = apply(name, (x,), Attrs(maps=maps))
+    return y
+
+
+def max_pool(x: Array, window: Sizes, stride: Sizes | None = None, padding: Padding = 0) -> Array:
+    """The maximum of each window of the spatial dims."""
+    return _pool("max_pool", x, window, stride, padding)
+
+
+def avg_pool(x: Array, window: Sizes, stride: Sizes | None = None, padding: Padding = 0) -> Array:
+    """The average of each window of the spatial dims; padding counts as zeros."""
+    return _pool("avg_pool", x, window, stride, padding)

@@ -1,0 +1,104 @@
+"""Random numbers from a key and nothing else: the same key gives the same numbers on every mesh and engine.
+
+Each element's bits depend on the key and on its place in the whole tensor, so that every device makes only its own
+shard. Keys are values: `split` makes new ones, and nothing is hidden.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from shardwright.array import Array
+from shardwright.auto import placed
+from shardwright.dispatch import Attrs, apply, make
+from shardwright.errors import OperationError
+from shardwright.numpy import astype
+from shardwright.sharding import P, Sharding
+
+_MASK = (1 << 64) - 1
+Where = Sharding | P | None
+
+
+class Key:
+    """A key: 64 bits. `Key(0)` is as good as any.
+
+    >>> Key(0) == Key(0), Key(0).split(2)[0] == Key(0).split(2)[1]
+    (True, False)
+    """
+
+    __slots__ = ("bits",)
+
+    def __init__(self, seed: int) -> None:
+        self.bits = int(seed) & _MASK
+
+    def split(self, count: int = 2) -> tuple["Key", ...]:
+        """New keys, each unlike this one and unlike one another."""
+        return tuple(self.fold(number) for number in range(1, count + 1))
+
+    def fold(self, number: int) -> "Key":
+        """A new key from this one and a number, for example the number of a step or a layer."""
+        mixed = (self.bits + (int(number) + 1) * 0x9E3779B97F4A7C15) & _MASK
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = ((mixed ^ (mixed >> shift)) * factor) & _MASK
+        return Key(mixed ^ (mixed >> 31))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and other.bits == self.bits
+
+    def __hash__(self) -> int:
+        return hash(self.bits)
+
+    def __repr__(self) -> str:
+        return f"Key({self.bits})"
+
+
+def bits(key: Key, shape: tuple[int, ...] | int, *, sharding: Where = None) -> Array:
+    """64 random bits an element, as unsigned integers."""
+    if not isinstance(key, Key):
+        raise OperationError(f"Random numbers come from a Key; got {key!r}. Write Key(0), or key.split().")
+    size = (shape,) if isinstance(shape, int) else tuple(shape)
+    result: Array = make(Array, "random_bits", placed(size, sharding), size, Attrs(key=key.bits))
+    return result
+
+
+def uniform(
+    key: Key,
+    shape: tuple[int, ...] | int = (),
+    *,
+    low: float = 0.0,
+    high: float = 1.0,
+    dtype: Any = np.float64,
+    sharding: Where = None,
+) -> Array:
+    """Numbers spread evenly from `low` to `high`, the latter excluded."""
+    unit = astype(bits(key, shape, sharding=sharding) >> np.uint64(11), np.float64) * 2.0**-53
+    return astype(unit * (high - low) + low, dtype)
+
+
+def normal(key: Key, shape: tuple[int, ...] | int = (), *, dtype: Any = np.float64, sharding: Where = None) -> Array:
+    """Numbers of the standard normal distribution."""
+    first, second = key.split()
+    radius = apply("sqrt", (apply("log", (1.0 - uniform(first, shape, sharding=sharding),)) * -2.0,))
+    angle = apply("cos", (uniform(second, shape, sharding=sharding) * (2.0 * np.pi),))
+    return astype(radius * angle, dtype)
+
+
+def randint(
+    key: Key, shape: tuple[int, ...] | int, low: int, high: int, *, dtype: Any = np.int64, sharding: Where = None
+) -> Array:
+    """Integers from `low` to `high`, the latter excluded."""
+    if high <= low:
+        raise OperationError(f"randint: there is no integer from {low} up to {high}, which is excluded.")
+    offset = bits(key, shape, sharding=sharding) % np.uint64(high - low)
+    return astype(astype(offset, np.int64) + low, dtype)
+
+
+def bernoulli(key: Key, p: float, shape: tuple[int, ...] | int = (), *, sharding: Where = None) -> Array:
+    """True with probability p."""
+    result: Array = uniform(key, shape, sharding=sharding) < p
+    return result
+
+
+def randn(*shape: int, key: Key, dtype: Any = np.float64, sharding: Where = None) -> Array:
+    """`normal` with the sizes one by one."""
+    return normal(key, shape, dtype=dtype, sharding=sharding)
