@@ -3,11 +3,13 @@
 import sys
 
 import foundation
+import operations
 from harness import MISSED
 
 
 def main() -> int:
     foundation.main()
+    operations.main()
     print(f"\n{len(MISSED)} goals missed" + "".join(f"\n  {name}" for name in MISSED))
     return 1 if MISSED else 0
 

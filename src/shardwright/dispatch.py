@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shardwright.engines import engine_named
 from shardwright.errors import ArrayError, ImplicitGatherError, ImplicitGatherWarning, OperationError
 from shardwright.held import Held, common_mesh
-from shardwright.ops import OPS, Call, Op, Rule
+from shardwright.ops import OPS, Call, Op, Rule, contraction
 from shardwright.plan import Strategy, choose
 from shardwright.sharding import Layout, Sharding, layout_of
 
@@ -35,9 +35,6 @@ class Attrs(dict[str, Any]):
     def __init__(self, **attrs: Any) -> None:
         super().__init__(attrs)
         self.key = tuple(attrs.items())
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(self.key)
 
 
 NO_ATTRS = Attrs()
@@ -92,12 +89,13 @@ class Plan:
         self.dtypes = [x.dtype for x in arrays]
         self.dtype = np.result_type(*self.dtypes)
         self.lazy = op.contracts and bool(self.results[0].partial_lanes)
-        self.plain = op.plain if self._is_plain(arrays, attrs) else None
-
-    def _is_plain(self, arrays: Sequence[Held], attrs: Mapping[str, Any]) -> bool:
-        """Whether the operation is one NumPy call on the data as it is."""
         in_place = all(x.layout is layout for x, layout in zip(arrays, self.operands, strict=True))
-        return in_place and not attrs and self.fine == self.results and all(x.ndim == arrays[0].ndim for x in arrays)
+        self.plain: Callable[..., Any] | None = None  # the operation as one call on the data as it is
+        if in_place and self.fine == self.results and not self.gathers:
+            if op.plain is not None and not attrs and all(x.ndim == arrays[0].ndim for x in arrays):
+                self.plain = op.plain
+            elif op.contracts and not self.lazy:
+                self.plain = contraction(self.call)
 
     def run(self, operands: Sequence[Any], cls: type[Held]) -> Any:
         """Bring the operands into place, compute, and wrap the results."""
@@ -188,16 +186,13 @@ _SCALARS = frozenset((bool, int, float, complex))
 
 def binary(name: str, a: Any, b: Any) -> Any:
     """An operation on two operands, one of them an array: the path of a warm eager operator."""
-    x: Any
-    x, y = (a, b) if isinstance(a, Held) else (b, a)
-    if type(y) is not type(x) and type(y) not in _SCALARS:
-        y = x.beside(y)
-        if y is NotImplemented:
-            return y
-        a, b = (x, y) if isinstance(a, Held) else (y, x)
+    if type(a) is not type(b) and type(a) not in _SCALARS and type(b) not in _SCALARS:
+        a, b = (a, a.beside(b)) if isinstance(a, Held) else (b.beside(a), b)
+        if a is NotImplemented or b is NotImplemented:
+            return NotImplemented
     if type(a) is type(b):
         key: tuple[Any, ...] = (name, a._layout, b._layout, a._dtype, b._dtype)
-    elif a is x:
+    elif isinstance(a, Held):
         key = (name, a._layout, type(b), a._dtype)
     else:
         key = (name, type(a), b._layout, b._dtype)
@@ -206,28 +201,33 @@ def binary(name: str, a: Any, b: Any) -> Any:
         plan = _keep(key, Plan(OPS[name], (a, b), NO_ATTRS))
     plain = plan.plain
     if plain is None or _recorded is not None:
-        return plan.run((a, b), type(x))
-    made = plain(a.data if isinstance(a, Held) else a, b.data if isinstance(b, Held) else b)
-    return x.of(plan.results[0], made)
+        return plan.run((a, b), type(a) if isinstance(a, Held) else type(b))
+    if type(a) is type(b):
+        return a.of(plan.results[0], plain(a.data, b.data))
+    if isinstance(a, Held):
+        return a.of(plan.results[0], plain(a.data, b))
+    return b.of(plan.results[0], plain(a, b.data))
 
 
 def matmul(a: Any, b: Any) -> Any:
     """`a @ b` for one to any number of dims."""
-    x: Any
-    x, y = (a, b) if isinstance(a, Held) else (b, a)
-    if type(x) is not type(y):
-        y = NotImplemented if type(y) in _SCALARS else x.beside(y)
-        if y is NotImplemented:
-            return y
-        a, b = (x, y) if isinstance(a, Held) else (y, x)
-    attrs = _MATMUL[min(a.ndim, 2), min(b.ndim, 2)]
-    key = (attrs, a._layout, b._layout, a._dtype, b._dtype)
+    if type(a) is not type(b):
+        if type(a) in _SCALARS or type(b) in _SCALARS:
+            return NotImplemented
+        a, b = (a, a.beside(b)) if isinstance(a, Held) else (b.beside(a), b)
+        if a is NotImplemented or b is NotImplemented:
+            return NotImplemented
+    key = ("matmul", a._layout, b._layout, a._dtype, b._dtype)
     plan = _plans.get(key)
     if plan is None:
+        attrs = _MATMUL[min(a.ndim, 2), min(b.ndim, 2)]
         if attrs is None:
             raise OperationError(f"matmul: operands of shapes {a.shape} and {b.shape}; both need at least one dim.")
         plan = _keep(key, Plan(OPS["einsum"], (a, b), attrs))
-    return plan.run((a, b), type(x))
+    plain = plan.plain
+    if plain is None or _recorded is not None:
+        return plan.run((a, b), type(a))
+    return a.of(plan.results[0], plain(a.data, b.data))
 
 
 _LEFT, _RIGHT = {1: "k", 2: "... m k"}, {1: "k", 2: "... k n"}

@@ -27,7 +27,7 @@ class Step:
         others = [s for s in self.considered if s.placement != self.chosen.placement]
         if not others:
             return "it is the only one"
-        best = min(others, key=lambda s: (s.time, s.memory))
+        best = min(others, key=lambda s: s.rank)
         if best.time > self.chosen.time:
             return f"it takes {_time(self.chosen.time)}, the next best {_time(best.time)}"
         memory = f"{self.chosen.memory:,} B of memory against {best.memory:,}"
@@ -35,7 +35,7 @@ class Step:
 
     def __str__(self) -> str:
         lines = [f"{self.operation}({', '.join(self.operands)}) -> {', '.join(self.results)}    {self.source}"]
-        ranked = sorted(self.considered, key=lambda s: (s.placement != self.chosen.placement, s.time, s.memory))
+        ranked = sorted(self.considered, key=lambda s: (s.placement != self.chosen.placement, s.rank))
         for strategy in ranked:
             mark = "→" if strategy.placement == self.chosen.placement else " "
             lines.append(

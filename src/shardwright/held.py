@@ -45,6 +45,10 @@ class Held:
         self._later = later
         return self
 
+    def beside(self, value: Any) -> Any:
+        """What stands beside this array in an operation, as an array or a scalar; NotImplemented where nothing can."""
+        return NotImplemented
+
     def become(self, other: "Held") -> None:
         """Take another's value: the variable changes, data that others see does not."""
         self._layout, self._dtype, self._data = other._layout, other._dtype, other.data

@@ -27,7 +27,7 @@ from shardwright.numpy import (
     where,
 )
 from shardwright.numpy import max as maxima
-from shardwright.numpy.common import Axis, axes_of, operands
+from shardwright.numpy.common import Axis, axes_of, operands, reduced
 from shardwright.numpy.moves import take
 from shardwright.ops import RowMap
 from shardwright.sharding import Sharding
@@ -94,17 +94,17 @@ def gelu(x: Array, approximate: str = "none") -> Array:
 def logsumexp(x: Array, axis: Axis = -1, keepdims: bool = False) -> Array:
     """The logarithm of the sum of exponentials."""
     dims = axes_of("logsumexp", axis, x.ndim)
-    top = maxima(x, axis=dims, keepdims=True)
+    top = reduced(maxima(x, axis=dims, keepdims=True))
     finite = where(apply("isfinite", (top,)), top, 0)
-    total = log(sum(exp(x - finite), axis=dims, keepdims=True)) + finite
+    total = log(reduced(sum(exp(x - finite), axis=dims, keepdims=True))) + finite
     return total if keepdims else reshape(total, [n for d, n in enumerate(x.shape) if d not in dims])
 
 
 def softmax(x: Array, axis: int = -1) -> Array:
     """Exponentials divided by their sum."""
-    top = maxima(x, axis=axis, keepdims=True)
+    top = reduced(maxima(x, axis=axis, keepdims=True))
     powers = exp(x - where(apply("isfinite", (top,)), top, 0))
-    return powers / sum(powers, axis=axis, keepdims=True)
+    return powers / reduced(sum(powers, axis=axis, keepdims=True))
 
 
 def log_softmax(x: Array, axis: int = -1) -> Array:
@@ -116,8 +116,8 @@ def log_softmax(x: Array, axis: int = -1) -> Array:
 
 
 def _normalized(x: Array, dims: Axis, eps: float) -> Array:
-    centred = x - mean(x, axis=dims, keepdims=True)
-    return centred / sqrt(mean(centred * centred, axis=dims, keepdims=True) + eps)
+    centred = x - reduced(mean(x, axis=dims, keepdims=True))
+    return centred / sqrt(reduced(mean(centred * centred, axis=dims, keepdims=True)) + eps)
 
 
 def _affine(x: Array, weight: Any, bias: Any) -> Array:
@@ -133,7 +133,7 @@ def layer_norm(x: Array, weight: Any = None, bias: Any = None, axis: Axis = -1, 
 
 def rms_norm(x: Array, weight: Any = None, axis: Axis = -1, eps: float = 1e-5) -> Array:
     """Divided by the root of the mean square along dims, then scaled."""
-    return _affine(x / sqrt(mean(x * x, axis=axis, keepdims=True) + eps), weight, None)
+    return _affine(x / sqrt(reduced(mean(x * x, axis=axis, keepdims=True)) + eps), weight, None)
 
 
 def batch_norm(

@@ -3,7 +3,7 @@
 The values know nothing of engines: a function makes the value and hands it to its operand, which knows how to run it.
 """
 
-from shardwright.collectives.cost import Cost, cost_of
+from shardwright.collectives.cost import Cost, cost_of, latency
 from shardwright.collectives.functions import (
     all_gather,
     all_reduce,
@@ -62,6 +62,7 @@ __all__ = [
     "broadcast",
     "cost_of",
     "gather",
+    "latency",
     "permute",
     "recv",
     "reduce",

@@ -39,10 +39,14 @@ def cost_of(name: str, mesh: Mesh, axes: Sequence[str], local_bytes: float) -> C
         return Cost(name, tuple(axes), 0, 0.0)
     rounds = 2 if name == "all_reduce" else 1
     links = [mesh.links[mesh.axis(axis).name] for axis in axes]
-    steps = 0.0
-    for axis, link in zip(axes, links, strict=True):
-        size = mesh.axis(axis).size
-        hops = math.ceil(math.log2(size)) if link.kind == "all_to_all" else size - 1
-        steps += link.latency * (min(hops, 1) if name in ("permute", "exchange") else hops)  # those go straight
+    straight = name in ("permute", "exchange")
+    steps = sum(link.latency if straight else latency(mesh, axis) for axis, link in zip(axes, links, strict=True))
     seconds_per_byte = max(1 / (link.bandwidth * _SPEED[link.kind]) for link in links)
     return Cost(name, tuple(axes), math.ceil(received), rounds * steps + received * seconds_per_byte)
+
+
+def latency(mesh: Mesh, axis: str) -> float:
+    """The seconds before the first byte of a collective along an axis has reached every member."""
+    piece = mesh.axis(axis)
+    link = mesh.links[piece.name]
+    return link.latency * (math.ceil(math.log2(piece.size)) if link.kind == "all_to_all" else piece.size - 1)

@@ -162,7 +162,7 @@ class Mesh:
         >>> Mesh(data=2, model=4).axis_size(("data", "model"))
         8
         """
-        return math.prod(self.axis(axis).size for axis in as_axes(axes))
+        return _axis_size(self, axes if isinstance(axes, tuple) else as_axes(axes))
 
     def group_axes(self, axes: Axes) -> tuple[str, ...]:
         """The axes as a checked tuple: every one of this mesh, none overlapping another."""
@@ -185,8 +185,10 @@ class Mesh:
         >>> Mesh(x=8, y=3).cut(("y", "x"), by=("x:(2)4",))
         ('y', 'x:(1)2', 'x:(2)4')
         """
-        lanes = self.lanes((*axes, *by))
-        return tuple(lane for axis in axes for lane in lanes if overlap(self.axis(axis), self.axis(lane)))
+        sizes = self.sizes
+        if all(axis in sizes for axis in by) and all(axis in sizes for axis in axes):
+            return tuple(axes)  # whole axes cut nothing
+        return _cut(self, tuple(axes), tuple(by))
 
     def share_a_cut(self, axes: Sequence[str]) -> bool:
         """Whether axes can all be cut into common pieces: halves and thirds of one axis can't.
@@ -194,6 +196,8 @@ class Mesh:
         >>> Mesh(x=6).share_a_cut(["x:(1)2", "x:(1)6"]), Mesh(x=6).share_a_cut(["x:(1)2", "x:(1)3"])
         (True, False)
         """
+        if all(axis in self.sizes for axis in axes):
+            return True
         marks: dict[str, set[int]] = {}
         for axis in map(self.axis, axes):
             marks.setdefault(axis.name, set()).update((axis.pre, axis.pre * axis.size))
@@ -365,6 +369,17 @@ def _rebuild(sizes: dict[str, int], ids: Sequence[int] | None, engine: str, link
 @lru_cache(maxsize=65536)
 def _axis(mesh: Mesh, text: str) -> SubAxis:
     return parse_axis(text, dict(mesh.sizes), mesh)
+
+
+@lru_cache(maxsize=65536)
+def _axis_size(mesh: Mesh, axes: tuple[str, ...]) -> int:
+    return math.prod(mesh.axis(axis).size for axis in axes)
+
+
+@lru_cache(maxsize=65536)
+def _cut(mesh: Mesh, axes: tuple[str, ...], by: tuple[str, ...]) -> tuple[str, ...]:
+    lanes = mesh.lanes((*axes, *by))
+    return tuple(lane for axis in axes for lane in lanes if overlap(mesh.axis(axis), mesh.axis(lane)))
 
 
 @lru_cache(maxsize=65536)

@@ -53,6 +53,11 @@ def axis_of(name: str, axis: Any, ndim: int) -> int:
     return int(axis) % ndim
 
 
+def reduced(x: Array) -> Array:
+    """The array with its reduction done: for a value that several operations will read."""
+    return x.reshard(x.sharding.replace(partial=())) if x.sharding.partial else x
+
+
 def sum_dtype(dtype: "np.dtype[Any]") -> "np.dtype[Any]":
     """The dtype that sums and products of a dtype have: small integers grow, as the standard says."""
     return np.dtype(np.add.reduce(np.empty(0, dtype)).dtype)

@@ -9,7 +9,7 @@ from shardwright.array import Array
 from shardwright.dispatch import Attrs, apply, make, on_host
 from shardwright.errors import OperationError
 from shardwright.indexing import held_like
-from shardwright.numpy.common import Axis, array, axes_of, axis_of, operands, sum_dtype
+from shardwright.numpy.common import Axis, array, axes_of, axis_of, operands, reduced, sum_dtype
 from shardwright.numpy.elementwise import astype
 from shardwright.sharding import Sharding
 
@@ -83,7 +83,7 @@ def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool
     a = array("var", x)
     dims = axes_of("var", axis, a.ndim)
     count = math.prod(a.shape[dim] for dim in dims)
-    distance = a - mean(a, axis=dims, keepdims=True)
+    distance = a - reduced(mean(a, axis=dims, keepdims=True))
     total = _reduce("sum", distance * distance, dims, keepdims)
     left = count - correction
     result: Array = total / (left if left > 0 else float("nan")) if left > 0 else total * float("nan")
@@ -119,7 +119,7 @@ def _arg(name: str, x: Any, axis: int | None, keepdims: bool) -> Array:
     dims = axes_of(name, axis, a.ndim)
     if not dims:
         return held_like(a, np.zeros((), np.int64))
-    best = _reduce("max" if name == "argmax" else "min", a, dims, True)
+    best = reduced(_reduce("max" if name == "argmax" else "min", a, dims, True))
     found = a == best
     if a.dtype.kind in "fc":
         found = found | ((a != a) & (best != best))  # NaN wins, as in NumPy

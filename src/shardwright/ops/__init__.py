@@ -1,7 +1,8 @@
 """The operations: factor rules, THE TABLE with one row an operation, and the local computation of each on lanes."""
 
 from shardwright.ops.call import Call
+from shardwright.ops.kernels import contraction
 from shardwright.ops.rule import RowMap, Rule, rule
 from shardwright.ops.table import OPS, Op
 
-__all__ = ["OPS", "Call", "Op", "RowMap", "Rule", "rule"]
+__all__ = ["OPS", "Call", "Op", "RowMap", "Rule", "contraction", "rule"]

@@ -25,6 +25,7 @@ class Call:
         self.results = tuple(results)
         self.attrs = attrs
         self.n = n_lanes
+        self.made: dict[str, Any] = {}  # what kernels work out once
         self._windows: dict[tuple[int, int], NDArray[np.int64]] = {}
 
     @property

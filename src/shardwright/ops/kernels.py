@@ -159,24 +159,94 @@ def contract(call: Call, *operands: Data, reduce: bool = False) -> Data:
     Lanes are labels like any other: those on a factor of the result merge into its dims, `[x, 1, m, k] · [1, y, k, n]`
     being one (x m) × k × (y n) product. Lanes of a summed factor are a batch, unless `reduce` sums over them at once.
     """
+    return contraction(call, reduce)(*operands)
+
+
+def contraction(call: Call, reduce: bool = False) -> Callable[..., Data]:
+    """The contraction of a call as a function of its operands' data; worked out once."""
+    key = f"contraction {reduce}"
+    if key not in call.made:
+        call.made[key] = _contraction(call, reduce)
+    return call.made[key]
+
+
+def _contraction(call: Call, reduce: bool) -> Callable[..., Data]:
     layout = call.result
-    summed = set(call.rule.sums)
-    arrays, labels = [], []
-    for at, data in enumerate(operands):
-        dims = call.rule.inputs[at]
-        mask = call.mask(at, [d for d, dim in enumerate(dims) if dim and dim[0] in summed])
-        if mask is not None:
-            data = np.where(mask, data, np.zeros((), data.dtype))
-        named: list[Label | None] = [i if n > 1 else None for i, n in enumerate(data.shape[: call.n])]
-        named += [dim[0] if dim else None for dim in dims]
-        kept = [i for i, label in enumerate(named) if label is not None]
-        arrays.append(data.reshape([data.shape[i] for i in kept]) if len(kept) < data.ndim else data)
-        labels.append([named[i] for i in kept])
-    lanes: list[Label] = [i for i in call.long(layout) if not (reduce and i in layout.partial_lanes)]
-    wanted: list[Label] = [*lanes, *(dim[0] for dim in call.rule.outputs[0] if dim)]
-    result = einsum(arrays, labels, wanted)  # type: ignore[arg-type]
-    lane_shape = [n if i in lanes else 1 for i, n in enumerate(layout.lane_shape)]
-    return result.reshape((*lane_shape, *layout.local_shape))
+    lanes: list[Label | None] = [
+        i if n > 1 and not (reduce and i in layout.partial_lanes) else None for i, n in enumerate(layout.lane_shape)
+    ]
+    wanted = [*lanes, *(dim[0] if dim else None for dim in call.rule.outputs[0])]
+    labels: list[list[Label | None]] = []
+    sizes: dict[Label | None, int] = {}
+    for held, dims in zip(call.operands, call.rule.inputs, strict=True):
+        names: list[Label | None] = [i if n > 1 else None for i, n in enumerate(held.lane_shape)]
+        names += [dim[0] if dim else None for dim in dims]
+        labels.append(names)
+        sizes.update(zip(names, (*held.lane_shape, *held.local_shape), strict=True))
+    shape = tuple(1 if name is None else sizes[name] for name in wanted)
+    masks = [
+        call.mask(at, [d for d, dim in enumerate(dims) if dim and dim[0] in call.rule.sums])
+        for at, dims in enumerate(call.rule.inputs)
+    ]
+    product = _product(call, labels, wanted, sizes) if len(labels) == 2 else None
+
+    def general(*operands: Data) -> Data:
+        kept = [[i for i, name in enumerate(names) if name is not None] for names in labels]
+        arrays = [x.reshape([x.shape[i] for i in some]) for x, some in zip(operands, kept, strict=True)]
+        named = [[names[i] for i in some] for names, some in zip(labels, kept, strict=True)]
+        return einsum(arrays, named, [name for name in wanted if name is not None]).reshape(shape)  # type: ignore[arg-type]
+
+    compute = product or general
+    if all(mask is None for mask in masks):
+        return compute
+
+    def masked(*operands: Data) -> Data:
+        pairs = zip(operands, masks, strict=True)
+        return compute(*(x if mask is None else np.where(mask, x, np.zeros((), x.dtype)) for x, mask in pairs))
+
+    return masked
+
+
+def _product(
+    call: Call, labels: list[list[Label | None]], wanted: Sequence[Label | None], sizes: dict[Label | None, int]
+) -> Callable[[Data, Data], Data] | None:
+    """Two operands as one matmul: which dims merge into rows, columns and the sum; None where one is summed alone."""
+
+    def in_memory(at: int) -> list[int]:
+        """The dims of the data in the order in which an array lies in memory: each lane right before the dim it splits."""
+        held = call.operands[at]
+        dims = [i for d, dim in enumerate(held.dims) for i in (*dim.lanes, call.n + d)]
+        return [*(i for i in range(call.n) if i not in dims), *dims]
+
+    (la, lb), orders = labels, [in_memory(0), in_memory(1)]
+    a, b = ([names[i] for i in order if names[i] is not None] for names, order in zip(labels, orders, strict=True))
+    if any(x not in b and x not in wanted for x in a) or any(x not in a and x not in wanted for x in b):
+        return None
+    batch = [x for x in a if x in b and x in wanted]
+    inner = [x for x in a if x in b and x not in wanted]
+    rows, cols = [x for x in a if x not in b], [x for x in b if x not in a]
+    lead = [batch] if batch else []
+
+    def flat(names: list[Label | None], groups: list[list[Label | None]]) -> tuple[list[int], tuple[int, ...]]:
+        ones = [i for i, name in enumerate(names) if name is None]
+        order = ones + [names.index(x) for group in groups for x in group]
+        return order, tuple(math.prod(sizes[x] for x in group) for group in groups)
+
+    order_a, shape_a = flat(la, [*lead, rows, inner])
+    order_b, shape_b = flat(lb, [*lead, inner, cols])
+    made = [*batch, *rows, *cols]
+    shape = (*(sizes[x] for x in made), *(1 for name in wanted if name is None))
+    ones = iter(range(len(made), len(shape)))
+    order = [next(ones) if name is None else made.index(name) for name in wanted]
+    same_a, same_b, same = (o == sorted(o) for o in (order_a, order_b, order))
+
+    def product(x: Data, y: Data) -> Data:
+        left = (x if same_a else x.transpose(order_a)).reshape(shape_a)
+        right = (y if same_b else y.transpose(order_b)).reshape(shape_b)
+        result = np.matmul(left, right).reshape(shape)
+        return result if same else result.transpose(order)
+
+    return product
 
 
 def einsum(arrays: list[Data], labels: list[list[Label]], wanted: list[Label]) -> Data:

@@ -1,10 +1,9 @@
 """What it costs to lay a tensor out anew: the collectives between two shardings, priced without being run."""
 
-import math
 from functools import lru_cache
 
 from shardwright.collectives import Cost, cost_of
-from shardwright.sharding import Layout, Sharding, layout_of
+from shardwright.sharding import Sharding
 
 
 @lru_cache(maxsize=65536)
@@ -17,14 +16,13 @@ def move_costs(source: Sharding, target: Sharding, shape: tuple[int, ...], items
     if source is target:
         return ()
     mesh = source.mesh
-    here, there = layout_of(source, shape), layout_of(target, shape)
-    local = _local_bytes(here, itemsize)
+    local = float(source.local_size(shape) * itemsize)
     everything = (*source.axes, *target.axes)
     if not mesh.share_a_cut(everything):  # nothing can stay in place: gather all, then slice
         local *= mesh.axis_size(source.axes) / max(mesh.axis_size(source.partial), 1)
         return (cost_of("exchange", mesh, source.axes, local),)
-    was = [mesh.cut(axes, by=everything) for axes in here.sharding.dims]
-    becomes = [mesh.cut(axes, by=everything) for axes in there.sharding.dims]
+    was = [mesh.cut(axes, by=everything) for axes in source.dims]
+    becomes = [mesh.cut(axes, by=everything) for axes in target.dims]
     new_home = {axis: dim for dim, axes in enumerate(becomes) for axis in axes}
     costs: list[Cost] = []
     partial = mesh.cut(source.partial, by=everything)
@@ -52,20 +50,12 @@ def move_costs(source: Sharding, target: Sharding, shape: tuple[int, ...], items
         costs.append(cost_of("all_slice", mesh, sliced, local))
         local /= mesh.axis_size(sliced)
     if moved:
-        costs.append(cost_of("all_to_all", mesh, moved, max(local, 0 if gone else _local_bytes(there, itemsize))))
+        costs.append(cost_of("all_to_all", mesh, moved, max(local, 0 if gone else target.local_size(shape) * itemsize)))
     if swapped:
         costs.append(cost_of("permute", mesh, swapped, local))
     if gone:
         costs.append(cost_of("all_gather", mesh, gone, local))
-    if not costs and _other_cuts(here, there):
-        axes = tuple(axis for dim in here.sharding.dims for axis in dim)
+    if not costs and (source.offsets != target.offsets or source.halo != target.halo):
+        axes = tuple(axis for dim in source.dims for axis in dim)
         costs.append(cost_of("exchange", mesh, axes, local))
     return tuple(costs)
-
-
-def _local_bytes(layout: Layout, itemsize: int) -> float:
-    return math.prod(dim.block for dim in layout.dims) * itemsize
-
-
-def _other_cuts(here: Layout, there: Layout) -> bool:
-    return here.sharding.offsets != there.sharding.offsets or here.sharding.halo != there.sharding.halo

@@ -5,6 +5,7 @@ partial operand, stay partial. From that choice follow the operands' shardings, 
 takes to bring the operands there, and to reduce later what is left partial.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +13,11 @@ from itertools import chain, product
 
 import numpy as np
 
-from shardwright.collectives import Cost, cost_of
+from shardwright.collectives import Cost, cost_of, latency
 from shardwright.mesh import Mesh
 from shardwright.ops import Rule
 from shardwright.plan.move import move_costs
-from shardwright.sharding import Sharding, layout_of
+from shardwright.sharding import P, Sharding, layout_of
 
 PARTIAL = "partial"
 MOST = 81  # placements looked at beyond those that keep every axis where some operand has it
@@ -42,6 +43,11 @@ class Strategy:
         return sum(cost.time for cost in chain(*self.moves, self.deferred))
 
     @cached_property
+    def rank(self) -> tuple[float, float, int]:
+        """What is least for the best: the time, then what of it is spent now rather than put off, then the memory."""
+        return self.time, sum(cost.time for cost in chain(*self.moves)), self.memory
+
+    @cached_property
     def bytes(self) -> int:
         """Bytes that a device receives."""
         return sum(cost.bytes for cost in chain(*self.moves, self.deferred))
@@ -55,56 +61,89 @@ class Strategy:
 
 
 def choose(rule: Rule, operands: Sequence[Sharding], shapes: Sequence[Shape], itemsizes: Sequence[int]) -> Strategy:
-    """The strategy of least time; among equals the one that needs the least memory, then the first."""
+    """The strategy of least time; among equals the one that puts more off, then needs less memory, then the first."""
+    search = _Search(rule, operands, shapes, itemsizes)
     best: Strategy | None = None
-    for strategy in strategies(rule, operands, shapes, itemsizes):
-        if best is None or (strategy.time, strategy.memory) < (best.time, best.memory):
-            best = strategy
-        if best.time == 0 and strategy is best and _stays(best, operands):
-            return best  # every operand stays where it is and nothing is left to do
+    for stage in search.stages:
+        for bound, placement in search.placements(stage):
+            if best is not None and bound > best.time:
+                break  # this one and all after it must take longer
+            strategy = _strategy(search, placement, math.inf if best is None else best.time)
+            if strategy is None:
+                continue
+            if best is None or strategy.rank < best.rank:
+                best = strategy
+        if best is not None and best.time == 0:
+            break
     assert best is not None, "putting every axis to nothing is always possible"
     return best
-
-
-def _stays(strategy: Strategy, operands: Sequence[Sharding]) -> bool:
-    return all(wanted is given for wanted, given in zip(strategy.operands, operands, strict=True))
 
 
 def strategies(
     rule: Rule, operands: Sequence[Sharding], shapes: Sequence[Shape], itemsizes: Sequence[int]
 ) -> Iterator[Strategy]:
-    """Every strategy looked at: first those that leave axes where operands have them."""
-    mesh = operands[0].mesh
-    given, operands = operands, _cut_together(mesh, operands)
-    homes = [_homes(rule, i, sharding, shape) for i, (sharding, shape) in enumerate(zip(operands, shapes, strict=True))]
-    pieces = _pieces(mesh, operands, homes)
-    found: list[dict[str, list[str | None]]] = []
-    for home in homes:
-        found.append({p: _where(mesh, p, home) for p in pieces})
-    options: dict[str, list[str | None]] = {}
-    for piece in pieces:
-        here = [factor for home in found for factor in home[piece] if factor not in rule.whole]
-        if any(_overlaps(mesh, piece, sharding.partial) for sharding in operands):
-            reductions = {s.reduction for s in operands if s.partial}
-            if len(reductions) == 1 and rule.passes_partial(next(iter(reductions))):
+    """Every strategy there is to look at, whether or not the choice needs to."""
+    search = _Search(rule, operands, shapes, itemsizes)
+    for stage in search.stages:
+        for _, placement in search.placements(stage):
+            strategy = _strategy(search, placement, math.inf)
+            if strategy is not None:
+                yield strategy
+
+
+class _Search:
+    """The axes in use, cut into pieces, and where each may go."""
+
+    def __init__(
+        self, rule: Rule, operands: Sequence[Sharding], shapes: Sequence[Shape], itemsizes: Sequence[int]
+    ) -> None:
+        self.rule, self.shapes, self.itemsizes, self.given = rule, shapes, itemsizes, operands
+        self.mesh = mesh = operands[0].mesh
+        self.operands = _cut_together(mesh, operands)
+        rows = enumerate(zip(self.operands, shapes, strict=True))
+        self.homes = [_homes(rule, i, sharding, shape) for i, (sharding, shape) in rows]
+        self.pieces = _pieces(mesh, self.operands, self.homes)
+        self.found = [{piece: _where(mesh, piece, home) for piece in self.pieces} for home in self.homes]
+        self.partial = [{p for p in self.pieces if _overlaps(mesh, p, s.partial)} for s in self.operands]
+        self.seen: set[tuple[str | None, ...]] = set()
+
+    @property
+    def stages(self) -> Iterator[dict[str, list[str | None]]]:
+        """Where each piece may go: first where operands have it, then where else, if that is not too much to look at."""
+        reductions = {s.reduction for s in self.operands if s.partial}
+        stays_partial = len(reductions) == 1 and self.rule.passes_partial(next(iter(reductions)))
+        options: dict[str, list[str | None]] = {}
+        settled: dict[str, list[str | None]] = {}
+        for piece in self.pieces:
+            here: list[str | None] = [f for home in self.found for f in home[piece] if f not in self.rule.whole]
+            if stays_partial and any(piece in some for some in self.partial):
                 here.append(PARTIAL)
-        options[piece] = list(dict.fromkeys([*here, None]))
-    placements = product(*options.values())
-    seen = set()
-    wide = {
-        p: list(dict.fromkeys([*known, *(f for f in rule.sizes if f not in rule.whole)]))
-        for p, known in options.items()
-    }
-    if np.prod([float(len(some)) for some in wide.values()]) <= MOST:
-        placements = chain(placements, product(*wide.values()))  # type: ignore[assignment]
-    for choice in placements:
-        if choice in seen:
-            continue
-        seen.add(choice)
-        placement = dict(zip(pieces, choice, strict=True))
-        strategy = _strategy(rule, placement, operands, given, shapes, itemsizes, homes)
-        if strategy is not None:
-            yield strategy
+            known = options[piece] = list(dict.fromkeys([*here, None]))
+            sure = len(known) == 2 and known[0] not in self.rule.sums and known[0] != PARTIAL
+            settled[piece] = known[:1] if sure else known
+        yield settled
+        yield options
+        others = [factor for factor in self.rule.sizes if factor not in self.rule.whole]
+        wide = {piece: list(dict.fromkeys([*known, *others])) for piece, known in options.items()}
+        if math.prod(len(some) for some in wide.values()) <= MOST:
+            yield wide
+
+    def placements(self, stage: Mapping[str, list[str | None]]) -> list[tuple[float, Placement]]:
+        """The placements of a stage not seen yet, each with a time it can't beat, shortest first."""
+        least = {piece: {f: self._least(piece, f) for f in some} for piece, some in stage.items()}
+        new = [choice for choice in product(*stage.values()) if choice not in self.seen]
+        self.seen.update(new)
+        found = [dict(zip(self.pieces, choice, strict=True)) for choice in new]
+        bounds = [sum(least[piece][factor] for piece, factor in placement.items()) for placement in found]
+        return sorted(zip(bounds, found, strict=True), key=lambda pair: pair[0])
+
+    def _least(self, piece: str, factor: str | None) -> float:
+        """The latency of the collectives that putting a piece to a factor needs whatever else is chosen."""
+        hops = 1.0 if factor in self.rule.sums or factor == PARTIAL else 0.0
+        for found, partial in zip(self.found, self.partial, strict=True):
+            hops += piece in partial and factor != PARTIAL
+            hops += bool(found[piece]) and factor not in found[piece]
+        return hops * latency(self.mesh, piece)
 
 
 def _cut_together(mesh: Mesh, operands: Sequence[Sharding]) -> list[Sharding]:
@@ -185,81 +224,81 @@ def _where(mesh: Mesh, piece: str, home: Mapping[str, tuple[str, ...]]) -> list[
 # -- from factors to shardings ----------------------------------------------------------------------------------------
 
 
-def _strategy(
-    rule: Rule,
-    placement: Placement,
-    operands: Sequence[Sharding],
-    given: Sequence[Sharding],
-    shapes: Sequence[Shape],
-    itemsizes: Sequence[int],
-    homes: Sequence[Mapping[str, tuple[str, ...]]],
-) -> Strategy | None:
-    mesh = operands[0].mesh
-    axes_of = _ordered(mesh, placement, homes)
-    if any(_leaves_idle(rule, mesh, factor, axes, homes) for factor, axes in axes_of.items()):
+def _strategy(search: _Search, placement: Placement, limit: float) -> Strategy | None:
+    """The strategy of a placement; None where there is none, or once its moves alone take longer than `limit`."""
+    rule, mesh, operands = search.rule, search.mesh, search.operands
+    axes_of = _ordered(mesh, placement, search.homes)
+    if any(_leaves_idle(rule, mesh, factor, axes, search.homes) for factor, axes in axes_of.items()):
         return None
-    cuts_of = _cuts(rule, axes_of, operands, shapes)
+    cuts_of = _cuts(rule, axes_of, operands)
     kept = tuple(axis for axis, factor in placement.items() if factor == PARTIAL)
     reductions = {s.reduction for s in operands if s.partial} if kept else set()
     wanted: list[Sharding] = []
-    for at, shape in enumerate(shapes):
+    moves: list[tuple[Cost, ...]] = []
+    for at, shape in enumerate(search.shapes):
         dims = _dims(mesh, rule.inputs[at], axes_of, rule.sizes)
-        if dims is None:
-            return None
         partial = _kept_partial(rule, mesh, kept, operands, at)
-        if partial is None:
+        if dims is None or partial is None:
             return None
-        single = {d: dim[0] for d, dim in enumerate(rule.inputs[at]) if len(dim) == 1}
-        offsets: dict[int, Sequence[int]] = {d: cuts_of[f] for d, f in single.items() if f in cuts_of}
+        offsets = {d: cuts_of[dim[0]] for d, dim in enumerate(rule.inputs[at]) if len(dim) == 1 and dim[0] in cuts_of}
         reduction = next(iter(reductions)) if partial else "sum"
-        wanted.append(Sharding(mesh, dims, partial=partial, reduction=reduction, offsets=offsets).for_shape(shape))
+        there = _sharding(mesh, dims, partial, reduction, offsets, shape)
+        wanted.append(there)
+        moves.append(move_costs(search.given[at], there, shape, search.itemsizes[at]))
+        limit -= sum(cost.time for cost in moves[-1])
+        if limit < 0:
+            return None
     summed = {axis: rule.sums[f] for f, axes in axes_of.items() if f in rule.sums for axis in axes}
     kinds = {*summed.values(), *reductions}
     if len(kinds) > 1:
         return None
-    reduction = next(iter(kinds), "sum")
-    left = (*kept, *summed)
     results: list[Sharding] = []
-    for at in range(len(rule.outputs)):
-        dims = _dims(mesh, rule.outputs[at], axes_of, rule.sizes)
+    for at, out in enumerate(rule.outputs):
+        dims = _dims(mesh, out, axes_of, rule.sizes)
         if dims is None:
             return None
-        offsets = _result_cuts(rule, mesh, at, axes_of, cuts_of)
-        made = Sharding(mesh, dims, partial=left, reduction=reduction, offsets=offsets)
-        results.append(made.for_shape(rule.out_shape(at)))
-    return _priced(rule, placement, given, wanted, results, shapes, itemsizes)
+        cuts = _result_cuts(rule, mesh, at, axes_of, cuts_of)
+        results.append(_sharding(mesh, dims, (*kept, *summed), next(iter(kinds), "sum"), cuts, rule.out_shape(at)))
+    memory, deferred = _afterwards(search, wanted, results)
+    return Strategy(placement, tuple(wanted), tuple(results), tuple(moves), tuple(deferred), memory)
+
+
+def _sharding(
+    mesh: Mesh,
+    dims: Sequence[tuple[str, ...]],
+    partial: tuple[str, ...],
+    reduction: str,
+    offsets: Mapping[int, Sequence[int]],
+    shape: Shape,
+) -> Sharding:
+    if not offsets:
+        return Sharding.fitted(mesh, tuple(dims), partial, reduction, shape)
+    return Sharding(mesh, P(*dims), partial=partial, reduction=reduction, offsets=offsets).for_shape(shape)
 
 
 def _leaves_idle(
     rule: Rule, mesh: Mesh, factor: str, axes: tuple[str, ...], homes: Sequence[Mapping[str, tuple[str, ...]]]
 ) -> bool:
     """Whether axes are put to a factor too small for them, where no operand has them already."""
-    there = {p for home in homes for p in mesh.cut(home.get(factor, ()), by=axes)}
-    return mesh.axis_size(axes) > rule.sizes[factor] and not set(axes) <= there
+    if mesh.axis_size(axes) <= rule.sizes[factor]:
+        return False
+    return not set(axes) <= {p for home in homes for p in mesh.cut(home.get(factor, ()), by=axes)}
 
 
-def _priced(
-    rule: Rule,
-    placement: Placement,
-    operands: Sequence[Sharding],
-    wanted: list[Sharding],
-    results: list[Sharding],
-    shapes: Sequence[Shape],
-    itemsizes: Sequence[int],
-) -> Strategy:
-    rows = zip(operands, wanted, shapes, itemsizes, strict=True)
-    moves = tuple(move_costs(here, there, shape, size) for here, there, shape, size in rows)
-    memory, deferred = 0.0, []
-    for there, shape, size in zip(wanted, shapes, itemsizes, strict=True):
-        memory += float(np.prod(layout_of(there, shape).local_shape)) * size
+def _afterwards(search: _Search, wanted: list[Sharding], results: list[Sharding]) -> tuple[int, list[Cost]]:
+    """The bytes that a device holds, and what is still to be communicated once operands are in place."""
+    rule, itemsizes = search.rule, search.itemsizes
+    memory, deferred = 0, []
+    for there, shape, size in zip(wanted, search.shapes, itemsizes, strict=True):
+        memory += there.local_size(shape) * size
     for at, made in enumerate(results):
-        local = float(np.prod(layout_of(made, rule.out_shape(at)).local_shape)) * max(itemsizes, default=1)
+        local = made.local_size(rule.out_shape(at)) * max(itemsizes, default=1)
         memory += local
         if made.partial:  # the least that reading it later costs; a gather on top would be paid by any strategy
             deferred.append(cost_of("reduce_scatter", made.mesh, made.partial, local))
     for factor in rule.rows:
-        deferred += _row_costs(rule, factor, wanted, shapes, itemsizes)
-    return Strategy(placement, tuple(wanted), tuple(results), moves, tuple(deferred), int(memory))
+        deferred += _row_costs(rule, factor, wanted, search.shapes, itemsizes)
+    return memory, deferred
 
 
 def _row_costs(
@@ -295,10 +334,12 @@ def _ordered(
 
 
 def _cuts(
-    rule: Rule, axes_of: Mapping[str, tuple[str, ...]], operands: Sequence[Sharding], shapes: Sequence[Shape]
+    rule: Rule, axes_of: Mapping[str, tuple[str, ...]], operands: Sequence[Sharding]
 ) -> dict[str, tuple[int, ...]]:
     """Explicit offsets that an operand already has along a factor, if its axes there are those of the strategy."""
     cuts: dict[str, tuple[int, ...]] = {}
+    if not any(sharding.offsets for sharding in operands):
+        return cuts
     blocks = {f for dims in (*rule.inputs, *rule.outputs) for dim in dims if len(dim) > 1 for f in dim}  # must be even
     for dims, sharding in zip(rule.inputs, operands, strict=True):
         for at, dim in enumerate(dims):

@@ -179,10 +179,15 @@ class Layout:
         return np.stack(columns, axis=1) if columns else np.zeros((math.prod(self.full_shape), 0), np.int64)
 
 
-@lru_cache(maxsize=65536)
 def layout_of(sharding: Sharding, shape: tuple[int, ...], lanes: tuple[str, ...] = ()) -> Layout:
     """The layout of a sharding for a shape; cached. `lanes` are the mesh's axes cut finer than the sharding needs."""
+    return _layout_of(sharding, shape, lanes)
+
+
+@lru_cache(maxsize=65536)
+def _layout_of(sharding: Sharding, shape: tuple[int, ...], lanes: tuple[str, ...]) -> Layout:
     fitted = sharding.for_shape(shape)
-    if fitted is not sharding or (lanes and lanes == fitted.mesh.lanes(fitted.axes)):
-        return layout_of(fitted, shape, () if lanes == fitted.mesh.lanes(fitted.axes) else lanes)
+    finer = () if lanes == fitted.mesh.lanes(fitted.axes) else lanes
+    if fitted is not sharding or finer != lanes:
+        return _layout_of(fitted, shape, finer)
     return Layout(fitted, shape, lanes)

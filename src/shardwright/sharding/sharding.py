@@ -54,6 +54,14 @@ class Sharding:
             return _plain(mesh, spec, partial, reduction)
         return _build(mesh, as_spec(spec), as_axes(partial), reduction, halo or {}, offsets or {})
 
+    @staticmethod
+    def fitted(mesh: Mesh, dims: Dims, partial: tuple[str, ...], reduction: str, shape: tuple[int, ...]) -> "Sharding":
+        """A sharding for a shape from axes known to be right: what planners make by the thousand."""
+        if all(axis in mesh.sizes for axes in (*dims, partial) for axis in axes):
+            order = tuple(axis for axis in mesh.axis_names if axis in partial)
+            return _canonical(mesh, dims, order, reduction if order else "sum", (), ())
+        return Sharding(mesh, P(*dims), partial=partial, reduction=reduction).for_shape(shape)
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"A Sharding is immutable; use .replace({name}=…) for a changed one.")
 
@@ -104,6 +112,15 @@ class Sharding:
     def parts(self, dim: int) -> int:
         """Into how many shards a dim is cut."""
         return self.mesh.axis_size(self.dims[dim])
+
+    def local_size(self, shape: tuple[int, ...]) -> int:
+        """The elements of the largest shard of a tensor of a shape, halos aside."""
+        total = 1
+        for dim, (size, axes) in enumerate(zip(shape, self.dims, strict=False)):
+            cuts = self.offsets_of(dim)
+            parts = self.mesh.axis_size(axes) if axes else 1
+            total *= max(b - a for a, b in pairwise(cuts)) if cuts else -(-size // parts)
+        return total * math.prod(shape[len(self.dims) :])
 
     def halo_of(self, dim: int) -> tuple[int, int]:
         """How many rows of the shard below and above a shard also holds along a dim."""

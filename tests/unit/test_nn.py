@@ -1,0 +1,255 @@
+"""Neural-net operations and random numbers: against torch on whole tensors, under several placements."""
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright import P, nn, random
+from shardwright.errors import OperationError
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+RNG = np.random.default_rng(0)
+MESH = sw.Mesh(data=2, model=4)
+X = RNG.standard_normal((6, 10))
+SPECS = [P(), P("data"), P(None, "model"), P("data", "model"), P(("model", "data"))]
+
+
+def t(x):
+    return torch.from_numpy(np.asarray(x))
+
+
+def check(ours, torchs):
+    np.testing.assert_allclose(np.asarray(ours), torchs.numpy(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(
+    ("ours", "torchs"),
+    [
+        (nn.relu, F.relu),
+        (nn.gelu, F.gelu),
+        (lambda x: nn.gelu(x, approximate="tanh"), lambda x: F.gelu(x, approximate="tanh")),
+        (nn.silu, F.silu),
+        (nn.sigmoid, torch.sigmoid),
+        (nn.softmax, lambda x: F.softmax(x, -1)),
+        (lambda x: nn.softmax(x, axis=0), lambda x: F.softmax(x, 0)),
+        (nn.log_softmax, lambda x: F.log_softmax(x, -1)),
+        (nn.logsumexp, lambda x: torch.logsumexp(x, -1)),
+        (nn.layer_norm, lambda x: F.layer_norm(x, (10,))),
+        (nn.rms_norm, lambda x: F.rms_norm(x, (10,), eps=1e-5)),
+        (nn.batch_norm, lambda x: F.batch_norm(x, None, None, training=True)),
+    ],
+)
+def test_activations_and_norms(ours, torchs, spec):
+    check(ours(sw.shard(X, MESH, spec)), torchs(t(X)))
+
+
+def test_large_and_infinite_inputs_stay_finite():
+    x = sw.shard(np.array([[-1e4, 1e4, 0.0, -np.inf]]), MESH, P(None, "model"))
+    assert np.asarray(nn.sigmoid(x)).tolist() == [[0, 1, 0.5, 0]]
+    assert np.asarray(nn.softmax(x)).tolist() == [[0, 1, 0, 0]]
+    np.testing.assert_allclose(np.asarray(nn.logsumexp(x)), [1e4])
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_norms_with_weights(spec):
+    w, b = RNG.standard_normal(10), RNG.standard_normal(10)
+    x = sw.shard(X, MESH, spec)
+    check(nn.layer_norm(x, w, b), F.layer_norm(t(X), (10,), t(w), t(b)))
+    check(nn.rms_norm(x, w), F.rms_norm(t(X), (10,), t(w), eps=1e-5))
+    mean, var = RNG.standard_normal(10), RNG.uniform(1, 2, 10)
+    check(nn.batch_norm(x, w, b, mean, var), F.batch_norm(t(X), t(mean), t(var), t(w), t(b)))
+    with pytest.raises(OperationError, match="give both running_mean and running_var"):
+        nn.batch_norm(x, running_mean=mean)
+    images = RNG.standard_normal((2, 5, 6, 12))
+    y = nn.group_norm(sw.shard(images, MESH, P("data", None, None, "model")), 4)
+    check(y, F.group_norm(t(images).movedim(-1, 1), 4).movedim(1, -1))
+    with pytest.raises(OperationError, match="12 channels don't make 5 equal groups"):
+        nn.group_norm(sw.shard(images, MESH, P()), 5)
+
+
+def test_linear_embedding_one_hot_and_losses():
+    w, b = RNG.standard_normal((10, 7)), RNG.standard_normal(7)
+    x = sw.shard(X, MESH, P("data", "model"))
+    check(nn.linear(x, sw.shard(w, MESH, P("model")), b), F.linear(t(X), t(w.T), t(b)))
+    table, rows = RNG.standard_normal((9, 5)), RNG.integers(0, 9, (4, 3))
+    for spec in (P("model"), P(None, "data"), P()):
+        found = nn.embedding(sw.shard(table, MESH, spec), sw.shard(rows, MESH, P("data")))
+        check(found, F.embedding(t(rows), t(table)))
+    large = sw.shard(RNG.standard_normal((9000, 50)), MESH, P("model"))
+    assert nn.embedding(large, rows).sharding.partial == ("model",), "the table stays, the rows found are summed"
+    with pytest.raises(IndexError, match=r"Index 9 is out of bounds for dim 0 of size 9"):
+        nn.embedding(sw.shard(table, MESH, P()), np.array([9]))
+    labels = RNG.integers(0, 10, 6)
+    check(nn.one_hot(sw.shard(labels, MESH, P("data")), 10), F.one_hot(t(labels), 10).to(torch.float32))
+    for spec in SPECS:
+        check(nn.cross_entropy(sw.shard(X, MESH, spec), labels), F.cross_entropy(t(X), t(labels)))
+    check(nn.cross_entropy(sw.shard(X.T.copy(), MESH, P()), labels, axis=0), F.cross_entropy(t(X), t(labels)))
+
+
+@pytest.mark.parametrize(
+    "spec", [P(), P("data"), P(None, "model"), P("data", None, "model"), P(None, None, None, "model")]
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(spec, causal):
+    q, k, v = RNG.standard_normal((2, 8, 6, 4)), RNG.standard_normal((2, 4, 6, 4)), RNG.standard_normal((2, 4, 6, 4))
+    grouped = (t(k).repeat_interleave(2, 1), t(v).repeat_interleave(2, 1))
+    ours = nn.scaled_dot_product_attention(*(sw.shard(x, MESH, spec) for x in (q, k, v)), causal=causal)
+    check(ours, F.scaled_dot_product_attention(t(q), *grouped, is_causal=causal))
+    mask = RNG.random((2, 1, 6, 6)) > 0.3
+    mask[..., 0] = True
+    ours = nn.scaled_dot_product_attention(*(sw.shard(x, MESH, spec) for x in (q, k, v)), mask=mask)
+    check(ours, F.scaled_dot_product_attention(t(q), *grouped, attn_mask=t(mask)))
+    bias = RNG.standard_normal((8, 6, 6))
+    ours = nn.scaled_dot_product_attention(*(sw.shard(x, MESH, spec) for x in (q, k, v)), mask=bias)
+    check(ours, F.scaled_dot_product_attention(t(q), *grouped, attn_mask=t(bias)))
+    with pytest.raises(OperationError, match="8 query heads don't share 3 key heads"):
+        nn.scaled_dot_product_attention(
+            sw.shard(q, MESH, P()), sw.shard(k[:, :3], MESH, P()), sw.shard(v[:, :3], MESH, P())
+        )
+
+
+IMAGES = RNG.standard_normal((2, 9, 7, 4))
+
+
+@pytest.mark.parametrize(
+    "spec", [P(), P("data"), P(None, "model"), P(None, "data", "model"), P(None, None, None, "model")]
+)
+@pytest.mark.parametrize(
+    "options", [{}, {"stride": 2}, {"padding": 1}, {"dilation": 2, "padding": 2}, {"groups": 2, "stride": (2, 1)}]
+)
+def test_convolutions(spec, options):
+    w = RNG.standard_normal((3, 3, 4 // options.get("groups", 1), 6))
+    ours = nn.conv2d(sw.shard(IMAGES, MESH, spec), w, np.ones(6), **options)
+    check(
+        ours,
+        F.conv2d(
+            t(IMAGES).movedim(-1, 1), t(w).permute(3, 2, 0, 1), torch.ones(6, dtype=torch.float64), **options
+        ).movedim(1, -1),
+    )
+
+
+def test_a_split_spatial_dim_exchanges_halos_and_stays_split():
+    tall = sw.shard(RNG.standard_normal((2, 64, 64, 4)), MESH, P(None, "model"))
+    w = RNG.standard_normal((3, 3, 4, 4))
+    with sw.strict():
+        y = nn.conv2d(tall, w, padding="same")
+    assert y.sharding.spec == P(None, "model", None, None)
+    (step,) = sw.explain(lambda x: nn.conv2d(x, w, padding="same"), tall).rows
+    costs = [cost for cost in step.chosen.deferred if cost.bytes]
+    assert [cost.name for cost in costs] == ["exchange"]
+    assert costs[0].bytes == 2 * 64 * 4 * 2 * 8, "two rows of 64 pixels, 4 channels, 2 images, 8 bytes"
+
+
+@pytest.mark.parametrize("spec", [P(), P(None, "model"), P("data", "model")])
+def test_pooling_and_other_ranks(spec):
+    x = sw.shard(IMAGES, MESH, spec)
+    channels = t(IMAGES).movedim(-1, 1)
+    check(nn.max_pool(x, 2), F.max_pool2d(channels, 2).movedim(1, -1))
+    check(nn.max_pool(x, 3, stride=2, padding=1), F.max_pool2d(channels, 3, 2, 1).movedim(1, -1))
+    check(nn.avg_pool(x, (3, 2), stride=1), F.avg_pool2d(channels, (3, 2), 1).movedim(1, -1))
+    line, w1 = IMAGES[:, :, 0], RNG.standard_normal((3, 4, 5))
+    check(
+        nn.conv1d(sw.shard(line, MESH, spec), w1),
+        F.conv1d(t(line).movedim(-1, 1), t(w1).permute(2, 1, 0)).movedim(1, -1),
+    )
+    cube, w3 = RNG.standard_normal((2, 5, 5, 5, 2)), RNG.standard_normal((2, 2, 2, 2, 3))
+    check(
+        nn.conv3d(sw.shard(cube, MESH, spec), w3),
+        F.conv3d(t(cube).movedim(-1, 1), t(w3).permute(4, 3, 0, 1, 2)).movedim(1, -1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        (
+            lambda x: nn.conv2d(x, np.ones((3, 3, 5, 6))),
+            r"4 channels in 1 groups need weights for 4 in; got 5 in and 6 out",
+        ),
+        (lambda x: nn.conv2d(x, np.ones((3, 4, 6))), r"conv2d takes `batch, 2 spatial, channels`"),
+        (
+            lambda x: nn.conv2d(x, np.ones((10, 3, 4, 6))),
+            r"a window of 10 rows \(dilation 1\) does not fit dim 1 of size 9",
+        ),
+        (lambda x: nn.conv2d(x, np.ones((3, 3, 4, 6)), stride=0), r"stride=0: give a positive integer, or 2 of them"),
+        (lambda x: nn.conv2d(x, np.ones((3, 3, 4, 6)), padding="full"), r"padding='full'; give 'valid', 'same'"),
+        (lambda x: nn.gelu(x, approximate="erf"), r"approximate is 'none' or 'tanh'"),
+        (lambda x: nn.dropout(x, 1.0, random.Key(0)), r"a rate of 1.0 is not from 0 up to 1"),
+    ],
+)
+def test_bad_input(run, text):
+    with pytest.raises(OperationError, match=text):
+        run(sw.shard(IMAGES, MESH, P()))
+
+
+# -- random ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **o: random.uniform(random.Key(3), (7, 5), **o),
+        lambda **o: random.normal(random.Key(3), (7, 5), **o),
+        lambda **o: random.randint(random.Key(3), (7, 5), -2, 9, **o),
+        lambda **o: random.bernoulli(random.Key(3), 0.3, (7, 5), **o),
+        lambda **o: random.bits(random.Key(3), (7, 5), **o),
+    ],
+)
+def test_the_same_key_gives_the_same_numbers_on_every_mesh(make):
+    meshes = [sw.Mesh(x=1), MESH, sw.Mesh(a=3, b=2, c=2)]
+    want = np.asarray(make(sharding=sw.Sharding(meshes[0])))
+    for mesh in meshes:
+        with mesh:
+            for spec in (P(), P(mesh.axis_names[0]), P(None, mesh.axis_names), None):
+                np.testing.assert_array_equal(np.asarray(make(sharding=spec)), want)
+
+
+def test_random_numbers_are_random():
+    with MESH:
+        u = np.asarray(random.uniform(random.Key(1), 100_000))
+        n = np.asarray(random.normal(random.Key(2), 100_000))
+        k = np.asarray(random.randint(random.Key(3), 100_000, 0, 10))
+    assert 0 <= u.min() < u.max() < 1
+    assert abs(u.mean() - 0.5) < 0.005
+    assert abs(u.var() - 1 / 12) < 0.001
+    assert abs(n.mean()) < 0.01
+    assert abs(n.std() - 1) < 0.01
+    assert abs(np.mean(n**4) - 3) < 0.1
+    assert set(k) == set(range(10))
+    assert len(np.unique(u)) == len(u)
+    assert abs(np.corrcoef(u[:-1], u[1:])[0, 1]) < 0.01
+
+
+def test_philox_is_philox():
+    """The first words of Philox 4×32-10 for counter 0 and key 0, as its authors publish them."""
+    with sw.Mesh(x=1):
+        word = int(np.asarray(random.bits(random.Key(0), 1))[0])
+    assert word & 0xFFFFFFFF == 0x6627E8D5
+    assert word >> 32 == 0xE169C58D
+
+
+def test_keys():
+    key = random.Key(5)
+    assert len({key, *key.split(100)}) == 101
+    assert key.fold(1) == key.split(2)[0]
+    assert repr(random.Key(5)) == "Key(5)"
+    with MESH:
+        with pytest.raises(OperationError, match="Random numbers come from a Key; got 0"):
+            random.uniform(0, 3)
+        with pytest.raises(OperationError, match="no integer from 3 up to 3"):
+            random.randint(key, 3, 3, 3)
+        assert random.randn(3, 4, key=key).shape == (3, 4)
+
+
+def test_dropout_drops_the_same_on_every_placement():
+    key = random.Key(0)
+    want = None
+    for spec in SPECS:
+        y = np.asarray(nn.dropout(sw.shard(X, MESH, spec), 0.5, key))
+        want = y if want is None else want
+        np.testing.assert_array_equal(y, want)
+    assert set(np.round(want[want != 0] / X[want != 0], 9)) == {2.0}
+    assert nn.dropout(sw.shard(X, MESH, P()), 0.5, key, training=False).shape == X.shape

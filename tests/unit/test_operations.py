@@ -1,0 +1,432 @@
+"""Operations by name: the strategies of the GT document, partial values, gathers that are seen, protocols, creation."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+import shardwright.numpy as snp
+from helpers import assert_same
+from shardwright import P, Sharding, dispatch
+from shardwright.errors import ArrayError, ImplicitGatherError, ImplicitGatherWarning, OperationError
+from shardwright.ops import OPS, RowMap, rule
+
+RNG = np.random.default_rng(0)
+A, B = RNG.standard_normal((128, 64)), RNG.standard_normal((64, 32))
+WORKERS = sw.Mesh(worker=4)
+MESH = sw.Mesh(data=2, model=4)
+
+
+def collectives_of(function, *args):
+    """The names of the collectives that a function's operations need."""
+    steps = sw.explain(function, *args).rows
+    return [
+        cost.name
+        for step in steps
+        for costs in (*step.chosen.moves, step.chosen.deferred)
+        for cost in costs
+        if cost.bytes
+    ]
+
+
+# -- the three strategies ---------------------------------------------------------------------------------------------
+
+
+def test_strategy_1_row_sharded():
+    a, b = sw.shard(A, WORKERS, P("worker")), sw.replicate(B, WORKERS)
+    c = a @ b
+    assert c.sharding == Sharding(WORKERS, P("worker", None))
+    assert collectives_of(lambda a, b: a @ b, a, b) == []
+    for worker, shard in enumerate(c.shards):
+        np.testing.assert_allclose(shard.data, A[32 * worker : 32 * worker + 32] @ B)
+    np.testing.assert_allclose(np.asarray(c), A @ B)
+
+
+@pytest.mark.parametrize("spec", [P("worker"), P(None, "worker")])
+def test_strategy_2_reductions(spec):
+    a = sw.shard(A, WORKERS, spec)
+    total, average = snp.sum(a), snp.mean(a)
+    assert total.sharding.partial == average.sharding.partial == ("worker",)
+    assert collectives_of(snp.sum, a) == ["reduce_scatter"], "local sums, and a reduction when it is read"
+    np.testing.assert_allclose(float(total), A.sum())
+    np.testing.assert_allclose(float(average), A.mean())
+    rows = A.reshape(4, 32, 64) if spec == P("worker") else A.reshape(128, 4, 16).swapaxes(0, 1)
+    for worker, shard in enumerate(total.shards):
+        np.testing.assert_allclose(shard.data, rows[worker].sum())
+
+
+def test_strategy_3_inner_dim():
+    a, b = sw.shard(A, WORKERS, P(None, "worker")), sw.shard(B, WORKERS, P("worker"))
+    c = a @ b
+    assert c.sharding == Sharding(WORKERS, P(None, None), partial="worker")
+    for worker, shard in enumerate(c.shards):
+        np.testing.assert_allclose(shard.data, A[:, 16 * worker : 16 * worker + 16] @ B[16 * worker : 16 * worker + 16])
+    np.testing.assert_allclose(np.asarray(c), A @ B)
+    scattered = (a @ b).reshard(P("worker"))
+    assert scattered.sharding == Sharding(WORKERS, P("worker", None))
+    np.testing.assert_allclose(scattered.shards[1].data, (A @ B)[32:64])
+
+
+def test_columns_two_dims_and_batches():
+    a, b = sw.replicate(A, WORKERS), sw.shard(B, WORKERS, P(None, "worker"))
+    assert (a @ b).sharding.spec == P(None, "worker")
+    a, b = sw.shard(A, MESH, P("data")), sw.shard(B, MESH, P(None, "model"))
+    assert (a @ b).sharding.spec == P("data", "model")
+    assert collectives_of(lambda a, b: a @ b, a, b) == []
+    a, b = sw.shard(A, MESH, P("data", "model")), sw.shard(B, MESH, P("model", "data"))
+    np.testing.assert_allclose(np.asarray(a @ b), A @ B)
+    batch = sw.shard(RNG.standard_normal((6, 5, 4)), MESH, P("data"))
+    other = sw.shard(RNG.standard_normal((6, 4, 3)), MESH, P("data"))
+    assert (batch @ other).sharding.spec == P("data", None, None)
+    assert collectives_of(lambda a, b: a @ b, batch, other) == []
+
+
+def test_a_small_sum_over_the_inner_dim_is_not_left_partial_where_gathering_is_cheaper():
+    tall, wide = (
+        sw.shard(np.ones((3000, 4)), WORKERS, P(None, "worker")),
+        sw.shard(np.ones((4, 3000)), WORKERS, P("worker")),
+    )
+    c = tall @ wide
+    assert not c.sharding.partial
+    assert np.asarray(c)[0, 0] == 4
+
+
+# -- partial values -----------------------------------------------------------------------------------------------------
+
+
+def partial():
+    return sw.shard(A, WORKERS, P(None, "worker")) @ sw.shard(B, WORKERS, P("worker"))
+
+
+@pytest.mark.parametrize(
+    "linear",
+    [
+        lambda c: c + c,
+        lambda c: c - partial(),
+        lambda c: c * 2.5,
+        lambda c: c / 3,
+        lambda c: -c,
+        lambda c: c * np.arange(32.0),
+        lambda c: snp.reshape(c, (64, 64)),
+        lambda c: c.T,
+        lambda c: c[3:70:2, 1:],
+        lambda c: snp.sum(c, axis=0),
+        lambda c: c @ np.ones((32, 2)),
+        lambda c: snp.expand_dims(c, 0),
+        lambda c: snp.concat([c, c]),
+        lambda c: c + np.ones((128, 32)),
+    ],
+)
+def test_linear_operations_leave_a_partial_value_partial(linear):
+    c = partial()
+    result = linear(c)
+    assert result.sharding.partial == ("worker",)
+    expected = linear_reference(linear)
+    np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-9, atol=1e-9)
+
+
+def linear_reference(linear):
+    """The same function of the reduced, replicated value."""
+    whole = sw.replicate(A @ B, WORKERS)
+    return np.asarray(linear(whole))
+
+
+@pytest.mark.parametrize(
+    "nonlinear", [lambda c: c * c, snp.exp, lambda c: c + 1, lambda c: 1 / c, snp.max, lambda c: c > 0]
+)
+def test_nonlinear_operations_reduce_first(nonlinear):
+    result = nonlinear(partial())
+    assert "worker" not in result.sharding.partial or result.sharding.reduction != "sum"
+    np.testing.assert_allclose(np.asarray(result), linear_reference(nonlinear), rtol=1e-9)
+
+
+def test_one_reduction_serves_a_sum_of_products():
+    total = partial() + partial() * 2.0
+    assert total.sharding.partial == ("worker",)
+    np.testing.assert_allclose(np.asarray(total), 3 * (A @ B))
+
+
+# -- along split dims: local work and a small combination -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", [P("data", "model"), P(("model", "data")), P(None, "model")])
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x: snp.argmax(x, axis=0),
+        lambda x: snp.argmin(x),
+        lambda x: snp.var(x, axis=0),
+        lambda x: snp.std(x),
+        lambda x: snp.cumulative_sum(x, axis=0),
+        lambda x: snp.cumulative_sum(x, axis=1),
+        lambda x: sw.nn.logsumexp(x, axis=1),
+        lambda x: snp.mean(snp.astype(x, np.int64), axis=1),
+        lambda x: snp.sum(x > 0, axis=0),
+        lambda x: x[2:7, 1:],
+        lambda x: snp.max(x, axis=1),
+    ],
+)
+def test_nothing_is_gathered_where_local_work_and_a_combination_do(run, spec):
+    x = sw.shard(RNG.standard_normal((10, 7)) * 10, MESH, spec)
+    with sw.strict():
+        run(x)
+    assert "all_gather" not in collectives_of(run, x)
+
+
+def test_only_the_dims_that_must_be_whole_are_gathered():
+    x = sw.shard(RNG.standard_normal((8, 8)), MESH, P("data", "model"))
+    y = snp.sort(x, axis=1)
+    assert "data" in y.sharding.dims[0]
+    assert y.sharding.dims[1] == ()
+    (step,) = sw.explain(lambda x: snp.sort(x, axis=1), x).rows
+    assert all("data" not in cost.axes for cost in step.chosen.moves[0])
+
+
+def test_a_reshape_that_keeps_data_in_place_moves_nothing():
+    x = sw.shard(np.arange(32 * 6.0).reshape(32, 6), sw.Mesh(x=8), P("x"))
+    y = snp.reshape(x, (4, 8, 6))
+    assert y.sharding.spec == P("x:(1)4", "x:(4)2", None)
+    assert collectives_of(lambda x: snp.reshape(x, (4, 8, 6)), x) == []
+    heads = sw.shard(np.arange(24.0).reshape(2, 12), MESH, P("data", "model"))
+    split = snp.reshape(heads, (2, 4, 3))
+    assert split.sharding.spec == P("data", "model", None)
+    assert snp.reshape(split, (2, 12)).sharding == heads.sharding
+    assert collectives_of(lambda x: snp.reshape(x, (2, 12)), split) == []
+
+
+# -- never silent ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_large_gather_warns_once_with_its_line(monkeypatch):
+    monkeypatch.setattr(dispatch, "WARN_ABOVE", 100)
+    x = sw.shard(RNG.standard_normal((8, 8)), sw.Mesh(q=8), P("q"))
+    with pytest.warns(ImplicitGatherWarning) as seen:
+        snp.linalg.det(x)
+    (warning,) = seen
+    text = str(warning.message)
+    assert "det gathers dim 0 of f64[8@q,8] on Mesh(q=8): 448 bytes to every device" in text
+    assert "test_operations.py:" in text
+    assert warning.filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        snp.linalg.det(x.reshard(P()))
+
+
+def test_strict_refuses_any_gather():
+    x = sw.shard(RNG.standard_normal((8, 8)), MESH, P("data"))
+    with (
+        sw.strict(),
+        pytest.raises(ImplicitGatherError, match=r"det gathers dim 0 of .* \(.*test_operations.py:\d+; inside strict"),
+    ):
+        snp.linalg.det(x)
+    with sw.strict(), pytest.raises(ImplicitGatherError, match=r"nonzero gathers every dim"):
+        snp.nonzero(x)
+    snp.linalg.det(x)
+    with sw.strict():
+        snp.linalg.det(x.reshard(P()))
+
+
+def test_host_tensors_and_numbers_mix_and_meshes_do_not():
+    x = sw.shard(A, MESH, P("data"))
+    host = np.ones((128, 64))
+    for result in (x + host, host + x, np.add(x, host), x + 1, 1 + x, x + np.float64(1), x + [1.0] * 64):
+        assert isinstance(result, sw.Array)
+        assert_same(result, A + 1)
+    y = sw.shard(A, WORKERS, P("worker"))
+    with pytest.raises(
+        ArrayError, match=r"Arrays on different meshes don't mix: f64\[128@data,64\] on Mesh\(data=2, model=4\) and"
+    ):
+        x + y
+    with pytest.raises(TypeError):
+        x + "text"
+    with pytest.raises(OperationError, match=r"operands of shapes \(128, 64\) and \(3,\) don't fit: a dim of size"):
+        x + np.ones(3)
+    with pytest.raises(OperationError, match=r"matmul: operands of shapes \(128, 64\) and \(128, 64\) don't fit"):
+        x @ x
+
+
+# -- protocols ----------------------------------------------------------------------------------------------------------
+
+
+def test_numpys_functions_run_the_same_rows():
+    x = sw.shard(A, MESH, P("data", "model"))
+    for result, expected in (
+        (np.add(x, x), A + A),
+        (np.sum(x, axis=0), A.sum(axis=0)),
+        (np.exp(x), np.exp(A)),
+        (np.matmul(x, B), A @ B),
+        (np.concatenate([x, x]), np.concatenate([A, A])),
+        (np.linalg.vector_norm(x), np.linalg.vector_norm(A)),
+        (np.transpose(x), A.T),
+        (np.max(x, axis=1), A.max(axis=1)),
+    ):
+        assert isinstance(result, sw.Array)
+        np.testing.assert_allclose(np.asarray(result), expected)
+    assert np.allclose(x, A)
+    assert np.array_equal(x, A)
+    with pytest.raises(TypeError, match=r"np.add.reduce does not work on sharded arrays"):
+        np.add.reduce(x)
+    with pytest.raises(
+        TypeError, match=r"np.median does not work on sharded arrays. Use a function of shardwright.numpy"
+    ):
+        np.median(x)
+    with pytest.raises(TypeError, match=r"np.add does not work on sharded arrays with out"):
+        np.add(x, x, out=np.zeros_like(A))
+
+
+def test_the_namespace_says_who_it_is():
+    x = sw.shard(A, MESH, P("data"))
+    assert x.__array_namespace__() is snp
+    assert x.__array_namespace__(api_version="2024.12").__array_api_version__ == "2025.12"
+    with pytest.raises(ValueError, match="newer"):
+        x.__array_namespace__(api_version="2099.12")
+    info = snp.__array_namespace_info__()
+    assert info.default_device() in info.devices()
+    assert info.dtypes(kind="bool") == {"bool": np.dtype(bool)}
+    assert info.default_dtypes()["integral"] == np.int64
+    assert info.capabilities()["data-dependent shapes"]
+    assert x.to_device("mesh") is x
+    with pytest.raises(ArrayError, match="not on 'gpu'"):
+        x.to_device("gpu")
+
+
+def test_dlpack_of_the_whole_and_of_a_shard():
+    x = sw.shard(A, MESH, P("data"))
+    assert_same(np.from_dlpack(x), A)
+    shard = x.shards[4]
+    assert_same(np.from_dlpack(shard), A[64:])
+    assert np.shares_memory(np.from_dlpack(shard), shard.data)
+    torch = pytest.importorskip("torch")
+    assert torch.equal(torch.from_dlpack(shard), torch.from_numpy(A[64:]))
+
+
+def test_in_place_operators_change_the_variable_only():
+    x = sw.shard(A, MESH, P("data"))
+    other = x.reshard(P("data"))
+    x += 1
+    x[0, :3] = 7
+    x[x > 2] = 0
+    expected = A + 1
+    expected[0, :3] = 7
+    expected[expected > 2] = 0
+    assert_same(x, expected)
+    assert_same(other, A)
+    assert x.sharding == other.sharding
+    y = sw.replicate(np.array([1, 2]), MESH)
+    with pytest.raises(ArrayError, match=r"would turn int64 of shape \(2,\) into float64"):
+        y += 0.5
+
+
+def test_methods_and_properties():
+    x = sw.shard(A, MESH, P("data"))
+    assert_same(x.T, A.T)
+    assert_same(x.transpose(1, 0), A.T)
+    assert_same(x.reshape(64, -1), A.reshape(64, -1))
+    assert_same(x.astype(np.float32), A.astype(np.float32))
+    np.testing.assert_allclose(np.asarray(x.sum(axis=0)), A.sum(axis=0))
+    np.testing.assert_allclose(float(x.mean()), A.mean())
+    assert float(x.max()) == A.max()
+    assert float(x.min()) == A.min()
+    with pytest.raises(ArrayError, match=r"x.T is for two dims"):
+        x.reshape(-1).T  # noqa: B018
+
+
+# -- creation -------------------------------------------------------------------------------------------------------------
+
+
+def test_new_arrays_lie_on_the_current_mesh_by_the_policy():
+    with MESH:
+        x = snp.zeros((64, 128))
+        assert x.sharding.spec == P("model", "data")
+        assert snp.ones((3, 3)).sharding.spec == P("data", None)
+        assert snp.arange(8).sharding.spec == P("data")
+        assert snp.full((8, 2), 3, sharding=P("model")).sharding.spec == P("model", None)
+        assert snp.asarray([[1, 2], [3, 4]]).sharding.spec == P("data", None)
+        assert snp.zeros_like(x, dtype=np.int8).sharding == x.sharding
+        with sw.auto_sharding(lambda shape, mesh: P()):
+            assert snp.zeros((64, 128)).sharding.spec == P(None, None)
+        with WORKERS:
+            assert snp.zeros(8).mesh == WORKERS
+        assert snp.zeros(8).mesh == MESH
+    with pytest.raises(ArrayError, match=r"There is no mesh to make an array on. Write `with mesh:` around it"):
+        snp.zeros(8)
+    assert snp.zeros(8, sharding=Sharding(MESH, P("data"))).mesh == MESH
+
+
+def test_creation_gives_numpys_values():
+    with MESH:
+        for ours, numpys in (
+            (snp.arange(2, 9, 3), np.arange(2, 9, 3)),
+            (snp.linspace(0, 1, 7), np.linspace(0, 1, 7)),
+            (snp.eye(5, 3, k=1), np.eye(5, 3, k=1)),
+            (snp.full((2, 3), 7), np.full((2, 3), 7)),
+            (snp.ones((2, 3), dtype=np.int8), np.ones((2, 3), np.int8)),
+            (snp.fft.fftfreq(6), np.fft.fftfreq(6)),
+            (snp.fft.rfftfreq(6, d=0.5), np.fft.rfftfreq(6, d=0.5)),
+            (snp.from_dlpack(np.arange(5)), np.arange(5)),
+            (snp.empty((2, 2)), np.zeros((2, 2))),
+            (snp.full_like(snp.zeros(3), 2), np.full(3, 2.0)),
+            (snp.ones_like(snp.zeros(3)), np.ones(3)),
+            (snp.empty_like(snp.zeros(3)), np.zeros(3)),
+            (snp.asarray([snp.zeros(()), 1]), np.array([0.0, 1])),
+        ):
+            assert_same(ours, numpys)
+        x = snp.arange(4)
+        assert snp.asarray(x) is x
+        assert snp.asarray(x, copy=True) is not x
+        with pytest.raises(ValueError, match="forbids"):
+            snp.asarray(x, dtype=np.float32, copy=False)
+    assert snp.broadcast_shapes((2, 1), (3,)) == (2, 3)
+    assert snp.can_cast(np.int8, np.int16)
+    assert snp.result_type(np.int8, np.float32) == np.float32
+    assert snp.isdtype(np.dtype(np.int8), "integral")
+    assert snp.finfo(np.float32).bits == 32
+    assert snp.iinfo(np.int8).max == 127
+
+
+# -- rules ----------------------------------------------------------------------------------------------------------------
+
+
+def test_rules_fit_shapes_or_say_why_not():
+    fitted = rule("matmul", "... m k, ... k n -> ... m n", [(5, 1, 2, 3), (4, 3, 6)], sums={"k": "sum"})
+    assert fitted.out_shape() == (5, 4, 2, 6)
+    assert fitted.inputs[0][1] == (), "a dim of size 1 is broadcast"
+    with pytest.raises(OperationError, match=r"don't have the dims of"):
+        rule("matmul", "m k, k n -> m n", [(2,), (2, 3)])
+    with pytest.raises(OperationError, match=r"reshape: a tensor of shape \(6,\) has 6 elements, the shape \(4,\) 4"):
+        OPS["reshape"].rule([(6,)], {"shape": (4,)})
+
+
+def test_row_maps():
+    flip = RowMap(5, 4, -1)
+    assert flip.window(0, 3).tolist() == [4, 3, 2]
+    conv = RowMap(5, -1, 1, width=3)
+    assert conv.window(0, 2).tolist() == [-1, 0, 1, 2]
+    assert conv.anchors(5).tolist() == [0, 1, 2, 3, 4]
+    assert RowMap(6, every=2).window(1, 4).tolist() == [0, 1, 1]
+    assert RowMap(4, 3, wrap=4).window(0, 4).tolist() == [3, 0, 1, 2]
+
+
+def test_explain_says_what_was_considered_and_why():
+    a, b = sw.shard(A, MESH, P("data")), sw.shard(B, MESH, P("model"))
+    explanation = sw.explain(lambda a, b: a @ b, a, b)
+    (step,) = explanation.rows
+    assert step.operation == "matmul"
+    assert step.operands == ("f64[128@data,64]", "f64[64@model,32]")
+    assert len(step.considered) > 4
+    assert all(step.chosen.time <= other.time for other in step.considered)
+    text = str(explanation)
+    assert "data → m" in text
+    assert "chosen because it takes" in text
+    assert "test_operations.py:" in text
+    assert explanation.total_bytes == step.chosen.bytes
+    assert explanation.peak_bytes == step.chosen.memory
+
+
+def test_a_choice_is_the_same_every_time():
+    a, b = sw.shard(A, MESH, P("data", "model")), sw.shard(B, MESH, P("data", "model"))
+    first = dispatch.Plan(OPS["einsum"], (a, b), dispatch._MATMUL[2, 2]).strategy
+    again = dispatch.Plan(OPS["einsum"], (a, b), dispatch._MATMUL[2, 2]).strategy
+    assert first.placement == again.placement
+    assert first.results == again.results
