@@ -41,13 +41,14 @@ def put(x: Any, index: Any, value: Any) -> Any:
     """x with x[index] = value; where it lies does not change."""
     entries = _entries(x, index)
     target = x.sharding.replace(partial=())
-    if len(entries) == 1 and _is_array(entries[0]) and _dtype(entries[0]).kind == "b" and np.ndim(value) == 0:
+    given = _lifted(x, value)
+    if len(entries) == 1 and _is_array(entries[0]) and _dtype(entries[0]).kind == "b" and not given.ndim:
         mask = _lifted(x, entries[0])
         if mask.shape == x.shape:
-            fill = apply("astype", (_lifted(x, np.asarray(value)),), Attrs(dtype=x.dtype))
+            fill = apply("astype", (given,), Attrs(dtype=x.dtype))
             return apply("where", (mask, fill, x)).reshard(target)
     pattern, operands = _pattern(x, entries)
-    (result,) = on_host("update", [x, _lifted(x, value), *operands], Attrs(pattern=pattern))
+    (result,) = on_host("update", [x, given, *operands], Attrs(pattern=pattern))
     return held_like(x, result, target)
 
 

@@ -3,7 +3,7 @@
 Images are `batch, spatial…, channels`; weights of a convolution `window…, channels in, channels out`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -309,43 +309,27 @@ def _conv(
     return y if bias is None else y + bias
 
 
-def conv1d(
-    x: Array,
-    weight: Any,
-    bias: Any = None,
-    stride: Sizes = 1,
-    padding: Padding = 0,
-    dilation: Sizes = 1,
-    groups: int = 1,
-) -> Array:
-    """A convolution over one spatial dim."""
-    return _conv("conv1d", 1, x, weight, bias, stride, padding, dilation, groups)
+def _conv_of(dims: int) -> Callable[..., Array]:
+    def conv(
+        x: Array,
+        weight: Any,
+        bias: Any = None,
+        stride: Sizes = 1,
+        padding: Padding = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+    ) -> Array:
+        return _conv(conv.__name__, dims, x, weight, bias, stride, padding, dilation, groups)
+
+    conv.__name__ = conv.__qualname__ = f"conv{dims}d"
+    conv.__doc__ = f"""A convolution over {dims} spatial dim{"s" * (dims > 1)}.
+
+    `stride` and `dilation` are one integer or one per dim; `padding` is "valid", "same", an integer, or an integer or a
+    (low, high) pair per dim. With `groups`, channels are cut into groups that don't mix."""
+    return conv
 
 
-def conv2d(
-    x: Array,
-    weight: Any,
-    bias: Any = None,
-    stride: Sizes = 1,
-    padding: Padding = 0,
-    dilation: Sizes = 1,
-    groups: int = 1,
-) -> Array:
-    """A convolution over two spatial dims."""
-    return _conv("conv2d", 2, x, weight, bias, stride, padding, dilation, groups)
-
-
-def conv3d(
-    x: Array,
-    weight: Any,
-    bias: Any = None,
-    stride: Sizes = 1,
-    padding: Padding = 0,
-    dilation: Sizes = 1,
-    groups: int = 1,
-) -> Array:
-    """A convolution over three spatial dims."""
-    return _conv("conv3d", 3, x, weight, bias, stride, padding, dilation, groups)
+conv1d, conv2d, conv3d = map(_conv_of, (1, 2, 3))
 
 
 def _pool(name: str, x: Array, window: Sizes, stride: Sizes | None, padding: Padding) -> Array:

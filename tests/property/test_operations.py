@@ -47,9 +47,7 @@ def exported():
     names = {f"{lead}{name}": getattr(space, name) for lead, space in spaces.items() for name in space.__all__}
     again = ("linalg.matmul", "linalg.tensordot", "linalg.vecdot", "linalg.einsum", "linalg.matrix_transpose")
     return {
-        name
-        for name, value in names.items()
-        if callable(value) and name not in again and not isinstance(value, np.dtype)
+        name for name, value in names.items() if callable(value) and name not in again and not isinstance(value, type)
     }
 
 

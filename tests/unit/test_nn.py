@@ -46,6 +46,17 @@ def test_activations_and_norms(ours, torchs, spec):
     check(ours(sw.shard(X, MESH, spec)), torchs(t(X)))
 
 
+def test_erf_to_the_last_bits():
+    import math
+
+    from shardwright.ops.kernels import erf
+
+    x = np.concatenate([np.linspace(-8, 8, 4001), [0.0, -0.0, 1e-300, np.inf, -np.inf, 0.46875, 4.0]])
+    np.testing.assert_allclose(erf(x), [math.erf(v) for v in x], rtol=1e-15, atol=1e-16)
+    assert np.isnan(erf(np.array([np.nan]))).all()
+    assert erf(np.float32([0.5])).dtype == np.float32
+
+
 def test_large_and_infinite_inputs_stay_finite():
     x = sw.shard(np.array([[-1e4, 1e4, 0.0, -np.inf]]), MESH, P(None, "model"))
     assert np.asarray(nn.sigmoid(x)).tolist() == [[0, 1, 0.5, 0]]

@@ -170,11 +170,10 @@ from shardwright.numpy.statistics import (
 
 __array_api_version__ = "2025.12"
 
-bool, float32, float64 = _np.dtype("bool"), _np.dtype("float32"), _np.dtype("float64")
-int8, int16, int32, int64 = map(_np.dtype, ("int8", "int16", "int32", "int64"))
-uint8, uint16, uint32, uint64 = map(_np.dtype, ("uint8", "uint16", "uint32", "uint64"))
-complex64, complex128 = _np.dtype("complex64"), _np.dtype("complex128")
-
+# NumPy's own types, as in NumPy: unlike np.dtype("float64"), np.float64 is not equal to None.
+bool, float32, float64, complex64, complex128 = _np.bool, _np.float32, _np.float64, _np.complex64, _np.complex128
+int8, int16, int32, int64 = _np.int8, _np.int16, _np.int32, _np.int64
+uint8, uint16, uint32, uint64 = _np.uint8, _np.uint16, _np.uint32, _np.uint64
 
 __all__ = [
     "__array_api_version__",
@@ -347,7 +346,9 @@ __all__ = [
 
 def _by_numpys() -> dict[_t.Any, _t.Callable[..., _t.Any]]:
     """NumPy's functions and ours of the same name; some by NumPy's older names too."""
-    ours = {name: globals()[name] for name in __all__ if callable(globals()[name])}
+    ours = {
+        name: globals()[name] for name in __all__ if callable(globals()[name]) and not isinstance(globals()[name], type)
+    }
     older = {
         "concatenate": concat,
         "transpose": _transposed,
@@ -355,13 +356,16 @@ def _by_numpys() -> dict[_t.Any, _t.Callable[..., _t.Any]]:
         "amin": min,
         "array_equal": _array_equal,
         "allclose": _allclose,
+        **{name: _attribute(name) for name in ("ndim", "shape", "size")},
     }
     pairs = {getattr(_np, name, None): function for name, function in (ours | older).items()}
     pairs |= {getattr(_np.linalg, name, None): getattr(linalg, name) for name in linalg.__all__}
     pairs |= {getattr(_np.fft, name, None): getattr(fft, name) for name in fft.__all__}
-    return {
-        function: ours for function, ours in pairs.items() if hasattr(function, "__wrapped__") or function is not None
-    }
+    return {function: ours for function, ours in pairs.items() if function is not None}
+
+
+def _attribute(name: str) -> _t.Callable[[_t.Any], _t.Any]:
+    return lambda a: getattr(a, name)
 
 
 def _transposed(a: _Array, axes: _t.Any = None) -> _Array:
