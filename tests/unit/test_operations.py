@@ -174,6 +174,13 @@ def test_nothing_is_gathered_where_local_work_and_a_combination_do(run, spec):
     assert "all_gather" not in collectives_of(run, x)
 
 
+def test_a_prefix_sum_passes_on_one_row():
+    x = sw.shard(np.arange(48).reshape(8, 6), MESH, P("model"))
+    (step,) = sw.explain(lambda x: snp.cumulative_sum(x, axis=0), x).rows
+    assert [(cost.name, cost.bytes) for cost in step.chosen.deferred] == [("exchange", 6 * 8)]
+    assert step.results == ("i64[8@model,6]",)
+
+
 def test_only_the_dims_that_must_be_whole_are_gathered():
     x = sw.shard(RNG.standard_normal((8, 8)), MESH, P("data", "model"))
     y = snp.sort(x, axis=1)

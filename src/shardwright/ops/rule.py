@@ -3,8 +3,8 @@
 A rule names the index ranges (**factors**) of an operation and says which dim of which operand runs over which of them,
 as einsum does: `... m k, ... k n -> ... m n` is a matmul. A dim may be a product of factors, `(a b)`, outermost first, as a
 reshape has it. Beside the text a rule says which factors are reduced and how (`sums`), which must lie whole on every
-device (`whole`), along which rows move between places that are known beforehand (`rows`), and how the operation
-treats partial operands (`linear`).
+device (`whole`), along which rows move between places that are known beforehand (`rows`), along which each row depends on
+those before it (`prefix`), and how the operation treats partial operands (`linear`).
 """
 
 import math
@@ -74,6 +74,7 @@ class Rule:
     whole: frozenset[str] = frozenset()
     linear: str = ""  # "" | "move" | "add" | "mul" | "first": see `passes_partial`
     rows: Mapping[str, RowMap] = field(default_factory=dict)
+    prefix: str = ""  # a factor along which every row depends on all before: devices pass on one row each
 
     def out_size(self, factor: str) -> int:
         """The size of a factor in the result."""
@@ -112,6 +113,7 @@ def rule(
     whole: str | Sequence[str] = (),
     linear: str = "",
     rows: Mapping[str, RowMap] | None = None,
+    prefix: str = "",
     sizes: Mapping[str, int] | None = None,
 ) -> Rule:
     """Fit a rule's text to operands; `...` are leading dims that broadcast as NumPy's do.
@@ -145,7 +147,7 @@ def rule(
     )
     outputs = tuple(tuple(spelled(term, depth)) for term in results)
     names = tuple(whole.split()) if isinstance(whole, str) else tuple(whole)
-    return Rule(inputs, outputs, known, sums, frozenset(names), linear, rows or {})
+    return Rule(inputs, outputs, known, sums, frozenset(names), linear, rows or {}, prefix)
 
 
 def _fitted(name: str, dim: Dim, size: int, known: dict[str, int], shapes: Sequence[Shape]) -> Dim:

@@ -228,6 +228,16 @@ def _rows(name: str) -> RuleMaker:
     return make
 
 
+def _prefix(name: str) -> RuleMaker:
+    """Along one dim, each row with all before it."""
+
+    def make(shapes: Shapes, attrs: Attrs) -> Rule:
+        names = _names(len(shapes[0]))
+        return rule(name, f"{' '.join(names)} -> {' '.join(names)}", shapes, prefix=names[attrs["axis"]])
+
+    return make
+
+
 def _concat(shapes: Shapes, attrs: Attrs) -> Rule:
     axis = attrs["axis"]
     names = _names(len(shapes[0]))
@@ -424,8 +434,8 @@ OPS: dict[str, Op] = _rows_of(
     Op("triangle", _text("triangle", "... m n -> ... m n", linear="add"), k.triangle),
     Op("diagonal", _text("diagonal", "... m n -> ... d", whole="m n d", linear="move"), k.stacked_matrices(np.linalg.diagonal)),
     # along dims
-    Op("cumulative_sum", lambda s, a: _prefix("cumulative_sum", s), k.cumulative(np.add, 0)),
-    Op("cumulative_prod", lambda s, a: _prefix("cumulative_prod", s), k.cumulative(np.multiply, 1)),
+    Op("cumulative_sum", _prefix("cumulative_sum"), k.cumulative(np.add, 0)),
+    Op("cumulative_prod", _prefix("cumulative_prod"), k.cumulative(np.multiply, 1)),
     Op("sort", _whole("sort"), k.along(_sort)),
     Op("argsort", _whole("argsort"), k.along(_argsort)),
     Op("searchsorted", _text("searchsorted", "s, ... -> ...", whole="s"), _searchsorted),
@@ -469,11 +479,6 @@ OPS: dict[str, Op] = _rows_of(
     Op("update", _unshaped, lambda call, x, value, *keys: (_updated(call, x, value, keys),), dynamic=True),
     Op("repeat", _unshaped, lambda call, x, n: (np.repeat(x, n, axis=call.attrs["axis"]),), dynamic=True),
 )  # fmt: skip
-
-
-def _prefix(name: str, shapes: Shapes) -> Rule:
-    names = " ".join(_names(len(shapes[0])))
-    return rule(name, f"{names} -> {names}", shapes)
 
 
 def _key(call: Call, arrays: Sequence[Any]) -> tuple[Any, ...]:

@@ -296,7 +296,7 @@ def _afterwards(search: _Search, wanted: list[Sharding], results: list[Sharding]
         memory += local
         if made.partial:  # the least that reading it later costs; a gather on top would be paid by any strategy
             deferred.append(cost_of("reduce_scatter", made.mesh, made.partial, local))
-    for factor in rule.rows:
+    for factor in (*rule.rows, *([rule.prefix] if rule.prefix else [])):
         deferred += _row_costs(rule, factor, wanted, search.shapes, itemsizes)
     return memory, deferred
 
@@ -304,15 +304,16 @@ def _afterwards(search: _Search, wanted: list[Sharding], results: list[Sharding]
 def _row_costs(
     rule: Rule, factor: str, wanted: list[Sharding], shapes: Sequence[Shape], itemsizes: Sequence[int]
 ) -> Iterator[Cost]:
-    """The rows that devices fetch from others: at most a halo, or all rows where they are reordered."""
-    row_map = rule.rows[factor]
+    """The rows that devices fetch from others: one, a halo, or all rows where they are reordered."""
     for dims, sharding, shape, size in zip(rule.inputs, wanted, shapes, itemsizes, strict=True):
         for at, dim in enumerate(dims):
             if dim == (factor,) and sharding.dims[at]:
                 layout = layout_of(sharding, shape)
                 held = layout.dims[at]
-                stays = _owned_cuts(rule, factor, held.parts, held.cuts) is not None
-                rows = row_map.span - 1 if stays else held.block
+                rows = 1
+                if factor in rule.rows:
+                    stays = _owned_cuts(rule, factor, held.parts, held.cuts) is not None
+                    rows = rule.rows[factor].span - 1 if stays else held.block
                 local = float(np.prod(layout.local_shape)) / max(held.block, 1) * rows * size
                 yield cost_of("exchange", sharding.mesh, sharding.dims[at], local)
 
