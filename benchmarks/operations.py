@@ -97,21 +97,26 @@ def devices() -> None:
 
 
 def cold() -> None:
-    """The first use of operations on three axes of 512 devices."""
-    mesh = sw.Mesh(a=8, b=8, c=8)
-    sw.shard(np.ones((8, 8)), sw.Mesh(q=2), P("q")) @ np.ones((8, 8))  # the machinery itself, once
+    """The first use of operations on three axes of 512 devices; the best of several meshes, each met for the first time."""
     cases = {
-        "x + y": (lambda x, y: x + y, P("a", "b"), P("a", "b")),
-        "x @ y, no conflict": (lambda x, y: x @ y, P("a", None), P(None, "b")),
-        "x @ y, two operands split three ways": (lambda x, y: x @ y, P("a", "b"), P("c", "a")),
-        "sum": (lambda x, y: snp.sum(x, axis=0), P(("a", "b"), "c"), P()),
-        "reshape": (lambda x, y: snp.reshape(x, (8, 8, 64)), P("a", "b"), P()),
+        "x + y": (lambda x, y: x + y, "a|b", "a|b"),
+        "x @ y, no conflict": (lambda x, y: x @ y, "a|", "|b"),
+        "x @ y, two operands split three ways": (lambda x, y: x @ y, "a|b", "c|a"),
+        "sum": (lambda x, y: snp.sum(x, axis=0), "ab|c", "|"),
+        "reshape": (lambda x, y: snp.reshape(x, (8, 8, 64)), "a|b", "|"),
     }
     for name, (run, left, right) in cases.items():
-        x, y = sw.shard(np.ones((64, 64)), mesh, left), sw.shard(np.ones((64, 64)), mesh, right)
-        start = time.perf_counter()
-        run(x, y)
-        report(f"cold {name} on 512 devices", (time.perf_counter() - start) * 1e3, 2, "ms")
+        best = float("inf")
+        for turn in range(7):
+            mesh = sw.Mesh({f"{axis}{turn}": 8 for axis in "abc"})
+            x, y = (
+                sw.shard(np.ones((64, 64)), mesh, P(*([f"{axis}{turn}" for axis in dim] for dim in spec.split("|"))))
+                for spec in (left, right)
+            )
+            start = time.perf_counter()
+            run(x, y)
+            best = min(best, time.perf_counter() - start)
+        report(f"cold {name} on 512 devices", best * 1e3, 2, "ms")
 
 
 def main() -> None:

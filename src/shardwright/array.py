@@ -1,5 +1,6 @@
 """`Array`: the global view, one tensor and a sharding; and how tensors come onto a mesh and back to the host."""
 
+import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -18,6 +19,29 @@ from shardwright.ops import OPS
 from shardwright.per_device import PerDevice, host_array, same_mesh
 from shardwright.sharding import REDUCTIONS, Layout, P, Sharding, layout_of
 from shardwright.shards import Shard, Shards
+
+_RENAMED = {"ddof": "correction"}  # NumPy's names for what is ours
+
+
+def _as_numpy_calls(theirs: Any, ours: Callable[..., Any], args: Any, options: Any) -> Any:
+    """Call our function with arguments as NumPy's takes them: what is positional there may be a keyword here."""
+    given = inspect.signature(theirs).bind(*args, **options).arguments
+    known = inspect.signature(ours).parameters
+    lead = [p for p in known.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for name, value in given.items():
+        ours_name = _RENAMED.get(name, name)
+        if ours_name in known and known[ours_name].kind is inspect.Parameter.KEYWORD_ONLY:
+            named[ours_name] = value
+        elif len(positional) < len(lead) and not named:
+            positional.append(value)
+        elif value is not None:
+            raise TypeError(
+                f"np.{theirs.__name__} takes {name}= on sharded arrays only through the host: np.asarray(x)."
+            )
+    return ours(*positional, **named)
+
 
 _UFUNCS = {getattr(np, name): name for name, op in OPS.items() if op.plain} | {np.matmul: "matmul"}
 
@@ -101,7 +125,7 @@ class Array(Held):
                 f"np.{function.__name__} does not work on sharded arrays. Use a function of shardwright.numpy, or the "
                 f"whole tensor on the host: np.asarray(x)."
             )
-        return ours(*args, **options)
+        return _as_numpy_calls(function, ours, args, options)
 
     namespace: ClassVar[Any]  # shardwright.numpy, which fills in both
     functions: ClassVar[Mapping[Any, Callable[..., Any]]]

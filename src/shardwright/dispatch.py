@@ -7,9 +7,11 @@ seen here: they warn, or inside `strict()` raise.
 
 import contextlib
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from shardwright.engines import engine_named
 from shardwright.errors import ArrayError, ImplicitGatherError, ImplicitGatherWarning, OperationError
 from shardwright.held import Held, common_mesh
 from shardwright.ops import OPS, Call, Op, Rule, contraction
-from shardwright.plan import Strategy, choose
+from shardwright.plan import PARTIAL, Strategy, choose
 from shardwright.sharding import Layout, Sharding, layout_of
 
 WARN_ABOVE = 16 * 2**20  # bytes that an implicit gather may bring to a device unnoticed
@@ -50,16 +52,18 @@ def strict() -> Iterator[None]:
         _strict.reset(token)
 
 
-_recorded: "list[tuple[Plan, str]] | None" = None
+_recorded: "tuple[int, list[tuple[Plan, str]]] | None" = None  # the thread that records, and what it saw
 
 
 @contextlib.contextmanager
 def recording() -> Iterator["list[tuple[Plan, str]]"]:
     """Inside, every operation that runs is noted, with the line that asked for it."""
     global _recorded  # a plain global: the warm path looks at it
-    before, _recorded = _recorded, []
+    before = _recorded
+    seen: list[tuple[Plan, str]] = []
+    _recorded = (threading.get_ident(), seen)
     try:
-        yield _recorded
+        yield seen
     finally:
         _recorded = before
 
@@ -67,12 +71,13 @@ def recording() -> Iterator["list[tuple[Plan, str]]"]:
 class Plan:
     """An operation on operands of known layouts: its rule, the strategy chosen, and all that running it needs."""
 
-    def __init__(self, op: Op, operands: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    def __init__(self, op: Op, operands: Sequence[Any], attrs: Attrs) -> None:
         arrays = [x for x in operands if isinstance(x, Held)]
+        self.attrs = attrs
         mesh = common_mesh(*arrays)
         shapes = [x.shape for x in arrays]
         self.op = op
-        self.rule: Rule = op.rule(shapes, _with_scalars(attrs, operands))
+        self.rule: Rule = _honest(op, op.rule(shapes, _with_scalars(attrs, operands)), operands, attrs)
         itemsizes = [x.dtype.itemsize for x in arrays]
         self.strategy: Strategy = choose(self.rule, [x.sharding for x in arrays], shapes, itemsizes)
         self.gathers = _gathers(op, self.strategy, arrays)
@@ -88,10 +93,11 @@ class Plan:
         self.given = [x.layout for x in arrays]
         self.dtypes = [x.dtype for x in arrays]
         self.dtype = np.result_type(*self.dtypes)
+        self.guarded = self.rule.linear in ("mul", "first") and PARTIAL in self.strategy.placement.values()
         self.lazy = op.contracts and bool(self.results[0].partial_lanes)
         in_place = all(x.layout is layout for x, layout in zip(arrays, self.operands, strict=True))
         self.plain: Callable[..., Any] | None = None  # the operation as one call on the data as it is
-        if in_place and self.fine == self.results and not self.gathers:
+        if in_place and self.fine == self.results and not self.gathers and not self.guarded:
             if op.plain is not None and not attrs and all(x.ndim == arrays[0].ndim for x in arrays):
                 self.plain = op.plain
             elif op.contracts and not self.lazy:
@@ -101,17 +107,35 @@ class Plan:
         """Bring the operands into place, compute, and wrap the results."""
         if self.gathers:
             mind_gathers(self.gathers)
-        if _recorded is not None:
-            _recorded.append((self, _source()))
+        if self.guarded and not self._safe(operands):
+            return apply(self.op.name, [x.whole() if isinstance(x, Held) else x for x in operands], self.attrs)
+        if _recorded is not None and _recorded[0] == threading.get_ident():
+            _recorded[1].append((self, _source()))
         targets = iter(self.operands)
         data = [x.placed(next(targets)) if isinstance(x, Held) else x for x in operands]
         if self.lazy:
             return cls.deferred(self.results[0], self.dtype, lambda reduce: self._contract(data, reduce))
         made = self.op.kernel(self.call, *data)
         if len(self.results) == 1:
+            self.dtype = np.asarray(made).dtype
             return cls.of(self.results[0], self.engine.reshard(np.asarray(made), self.fine[0], self.results[0]))
         outs = zip(self.results, self.fine, made, strict=True)
         return tuple(cls.of(out, self.engine.reshard(np.asarray(d), fine, out)) for out, fine, d in outs)
+
+    def _safe(self, operands: Sequence[Any]) -> bool:
+        """Whether summands may be scaled one by one: an infinity, a NaN or a division by 0 would not be the sum's."""
+        for x in operands:
+            if isinstance(x, Held) and x.sharding.partial:
+                continue
+            value = x.data if isinstance(x, Held) else np.asarray(x)
+            if value.dtype.kind not in "fc":
+                fine = self.op.name != "divide" or bool((value != 0).all())
+            else:
+                size = np.abs(value)
+                fine = bool((size < 1e100).all()) and (self.op.name != "divide" or bool((size > 1e-100).all()))
+            if not fine:
+                return False
+        return True
 
     def _contract(self, data: Sequence[Any], reduce: bool) -> NDArray[Any]:
         made = self.op.kernel(self.call, *data, reduce=reduce)
@@ -119,6 +143,24 @@ class Plan:
         if reduce:
             fine, out = _unpartial(fine), _unpartial(out)
         return self.engine.reshard(made, fine, out)
+
+
+_TO_FLOAT = {"divide", "fft", "ifft", "fftn", "ifftn", "rfft", "irfft", "rfftn", "irfftn", "hfft", "ihfft"}
+
+
+def _honest(op: Op, rule: Rule, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
+    """The rule, not linear where the elements are not: sums of booleans are or, integers wrap, their averages are cut."""
+    if rule.linear in ("", "move"):
+        return rule
+    kinds = [x.dtype if isinstance(x, Held) else x for x in operands]
+    result = attrs.get("dtype") or (operands[0].dtype if op.name == "take" else np.result_type(*kinds))
+    for x in operands:
+        if not isinstance(x, Held) or not x.sharding.partial or x.dtype.kind not in "biu":
+            continue
+        wraps_alike = x.dtype.kind != "b" and x.dtype == result and op.name not in _TO_FLOAT
+        if not wraps_alike or x.sharding.reduction == "average":
+            return replace(rule, linear="")
+    return rule
 
 
 def _unpartial(layout: Layout) -> Layout:
@@ -161,10 +203,12 @@ def apply(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> Any:
 
 def make(cls: type[Held], name: str, sharding: Sharding, shape: tuple[int, ...], attrs: Attrs = NO_ATTRS) -> Any:
     """Run an operation without operands: each device makes its own part of the result."""
-    layout = layout_of(sharding, shape)
+    layout = layout_of(sharding.replace(partial=(), halo={}), shape)
     rule = OPS[name].rule((), {**attrs, "shape": shape})
     call = Call(rule, (), (layout,), attrs, len(layout.lanes))
-    return cls.of(layout, np.asarray(OPS[name].kernel(call)))
+    made = cls.of(layout, np.asarray(OPS[name].kernel(call)))
+    wanted = layout_of(sharding, shape)
+    return made if wanted is layout else cls.of(wanted, made.placed(wanted))
 
 
 def on_host(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> tuple[NDArray[Any], ...]:

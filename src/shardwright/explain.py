@@ -52,8 +52,9 @@ class Explanation:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes that a device receives in all."""
-        return sum(row.chosen.bytes for row in self.rows)
+        """Bytes that a device receives in all: a reduction put off counts where it is done, or once if it never is."""
+        last = self.rows[-1].chosen.bytes if self.rows else 0
+        return last + sum(row.chosen.bytes - row.chosen.put_off for row in self.rows[:-1])
 
     @property
     def peak_bytes(self) -> int:

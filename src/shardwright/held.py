@@ -19,12 +19,13 @@ class Held:
     reduction are one call, and the partial summands never take memory.
     """
 
-    __slots__ = ("__weakref__", "_data", "_dtype", "_later", "_layout")
+    __slots__ = ("__weakref__", "_data", "_dtype", "_later", "_layout", "_total")
 
     _layout: Layout
     _data: NDArray[Any] | None
     _dtype: "np.dtype[Any]"
     _later: Callable[[bool], NDArray[Any]] | None
+    _total: NDArray[Any] | None  # of a deferred array: its shards once reduced
 
     @classmethod
     def of(cls, layout: Layout, data: NDArray[Any]) -> Self:
@@ -43,6 +44,7 @@ class Held:
         self._data = None
         self._dtype = dtype
         self._later = later
+        self._total = None
         return self
 
     def beside(self, value: Any) -> Any:
@@ -69,9 +71,25 @@ class Held:
         if not layout.partial_lanes:
             return self.data
         if self._data is None and layout.sharding.reduction == "sum":
-            assert self._later is not None
-            return self._later(True)
+            if self._total is None:
+                assert self._later is not None
+                self._total = self._later(True)
+            return self._total
         return self._engine.reduce(self.data, layout.partial_lanes, layout.sharding.reduction)
+
+    def whole(self) -> Self:
+        """The same tensor with its reduction done."""
+        if not self._layout.partial_lanes:
+            return self
+        layout = layout_of(self.sharding.replace(partial=()), self.shape)
+        return self.of(layout, self.placed(layout))
+
+    def again(self) -> Self:
+        """Another variable with the same value."""
+        return self.of(self._layout, self.data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.sharding, self.shape, self.data)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -135,6 +153,10 @@ class Held:
     def summary(self) -> str:
         """Its type and mesh, for errors and pictures."""
         return f"{describe(self.sharding, self.shape, self.dtype)} on {self.mesh}"
+
+
+def _rebuilt(cls: type[Held], sharding: Sharding, shape: tuple[int, ...], data: NDArray[Any]) -> Held:
+    return cls.of(layout_of(sharding, shape), data)
 
 
 def common_mesh(*arrays: Held) -> Mesh:

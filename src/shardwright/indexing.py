@@ -41,6 +41,10 @@ def put(x: Any, index: Any, value: Any) -> Any:
     """x with x[index] = value; where it lies does not change."""
     entries = _entries(x, index)
     target = x.sharding.replace(partial=())
+    if isinstance(value, bool | int | float | complex):
+        fill = np.zeros((), x.dtype)
+        fill[...] = value  # as NumPy assigns: what does not fit is an error
+        value = fill
     given = _lifted(x, value)
     if len(entries) == 1 and _is_array(entries[0]) and _dtype(entries[0]).kind == "b" and not given.ndim:
         mask = _lifted(x, entries[0])
@@ -56,8 +60,8 @@ def take(x: Any, indices: Any, axis: int) -> Any:
     """Rows of a dim by number."""
     size = x.shape[axis]
     if indices.size:
-        numbers = indices.numpy()
-        low, high = int(numbers.min()), int(numbers.max())
+        every = Attrs(axis=tuple(range(indices.ndim)), keepdims=False)
+        low, high = (int(apply(name, (indices,), every).numpy()) for name in ("min", "max"))
         if low < -size or high >= size:
             wrong = low if low < -size else high
             raise IndexError(f"Index {wrong} is out of bounds for dim {axis} of size {size}.")
@@ -94,8 +98,9 @@ def _entries(x: Any, index: Any) -> list[Any]:
             entries.append(int(entry))  # type: ignore[arg-type]  # an Array of one integer is one
         elif isinstance(entry, Held | np.ndarray):
             entries.append(entry)
-        elif isinstance(entry, bool | np.bool_ | list):
-            entries.append(np.asarray(entry))
+        elif isinstance(entry, bool | np.bool_ | list | tuple | range):
+            array = np.asarray(entry)
+            entries.append(array if array.size else array.astype(np.int64))
         else:
             entries.append(operator.index(entry))
     used = sum(_width(entry) for entry in entries)
@@ -136,7 +141,8 @@ def _basic(x: Any, entries: list[Any]) -> Any:
         return _element(x, [row_map.start for row_map in maps if row_map is not None])
     if any(row_map is not None for row_map in maps):
         x = apply("rows", (x,), Attrs(maps=tuple(maps)))
-    return x if x.shape == tuple(shape) else apply("reshape", (x,), Attrs(shape=tuple(shape)))
+        return x if x.shape == tuple(shape) else apply("reshape", (x,), Attrs(shape=tuple(shape)))
+    return x.again() if x.shape == tuple(shape) else apply("reshape", (x,), Attrs(shape=tuple(shape)))
 
 
 def _element(x: Any, place: list[int]) -> Any:

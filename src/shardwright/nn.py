@@ -173,6 +173,12 @@ def embedding(table: Array, indices: Any) -> Array:
 
 def one_hot(indices: Array, classes: int, dtype: Any = np.float32) -> Array:
     """1 at the place of each number along a new last dim, 0 elsewhere."""
+    if indices.size:
+        low, high = int(indices.min()), int(indices.max())
+        if low < 0 or high >= classes:
+            raise OperationError(
+                f"one_hot: {low if low < 0 else high} is none of the {classes} classes from 0 to {classes - 1}."
+            )
     numbers = make(Array, "places", Sharding(indices.mesh), (classes,))
     return astype(expand_dims(indices, -1) == astype(numbers, np.int64), dtype)
 
@@ -217,6 +223,10 @@ def cross_entropy(logits: Array, labels: Any, axis: int = -1) -> Array:
     """The mean over samples of minus the log-probability of each one's label."""
     (at,) = axes_of("cross_entropy", axis, logits.ndim)
     numbers = operands("cross_entropy", logits, labels)[1]
+    if numbers.shape != logits.shape[:at] + logits.shape[at + 1 :]:
+        raise OperationError(
+            f"cross_entropy: logits of shape {logits.shape} need labels of their shape without dim {at}; got {numbers.shape}."
+        )
     picked = one_hot(numbers, logits.shape[at], logits.dtype)
     if at != logits.ndim - 1:
         order = (*range(at), logits.ndim - 1, *range(at, logits.ndim - 1))
@@ -230,7 +240,7 @@ def dropout(x: Array, rate: float, key: "random.Key", training: bool = True) -> 
     if not 0 <= rate < 1:
         raise OperationError(f"dropout: a rate of {rate} is not from 0 up to 1, which is excluded.")
     if not training or rate == 0:
-        return x
+        return x.again()
     kept = random.bernoulli(key, 1 - rate, x.shape, sharding=x.sharding.replace(partial=(), halo={}))
     return where(kept, x / (1 - rate), 0)
 

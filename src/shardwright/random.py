@@ -12,7 +12,7 @@ from shardwright.array import Array
 from shardwright.auto import placed
 from shardwright.dispatch import Attrs, apply, make
 from shardwright.errors import OperationError
-from shardwright.numpy import astype
+from shardwright.numpy import astype, where
 from shardwright.sharding import P, Sharding
 
 _MASK = (1 << 64) - 1
@@ -33,7 +33,7 @@ class Key:
 
     def split(self, count: int = 2) -> tuple["Key", ...]:
         """New keys, each unlike this one and unlike one another."""
-        return tuple(self.fold(number) for number in range(1, count + 1))
+        return tuple(Key(~self.bits).fold(number) for number in range(1, count + 1))
 
     def fold(self, number: int) -> "Key":
         """A new key from this one and a number, for example the number of a step or a layer."""
@@ -71,8 +71,17 @@ def uniform(
     sharding: Where = None,
 ) -> Array:
     """Numbers spread evenly from `low` to `high`, the latter excluded."""
-    unit = astype(bits(key, shape, sharding=sharding) >> np.uint64(11), np.float64) * 2.0**-53
-    return astype(unit * (high - low) + low, dtype)
+    digits = min(np.finfo(np.float64).nmant, _digits(np.dtype(dtype))) + 1  # so that no number is rounded up to 1
+    unit = astype(bits(key, shape, sharding=sharding) >> np.uint64(64 - digits), np.float64) * 2.0**-digits
+    if (low, high) == (0.0, 1.0):
+        return astype(unit, dtype)
+    scaled = astype(unit * (high - low) + low, dtype)
+    return astype(where(scaled < high, scaled, low), dtype)
+
+
+def _digits(dtype: "np.dtype[Any]") -> int:
+    """The bits of a float's fraction."""
+    return int(np.finfo(dtype).nmant) if dtype.kind == "f" and dtype.itemsize > 1 else 2 if dtype.itemsize == 1 else 7
 
 
 def normal(key: Key, shape: tuple[int, ...] | int = (), *, dtype: Any = np.float64, sharding: Where = None) -> Array:

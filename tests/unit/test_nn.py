@@ -245,7 +245,7 @@ def test_philox_is_philox():
 def test_keys():
     key = random.Key(5)
     assert len({key, *key.split(100)}) == 101
-    assert key.fold(1) == key.split(2)[0]
+    assert len({*key.split(100), *(key.fold(n) for n in range(100))}) == 200
     assert repr(random.Key(5)) == "Key(5)"
     with MESH:
         with pytest.raises(OperationError, match="Random numbers come from a Key; got 0"):
@@ -264,3 +264,43 @@ def test_dropout_drops_the_same_on_every_placement():
         np.testing.assert_array_equal(y, want)
     assert set(np.round(want[want != 0] / X[want != 0], 9)) == {2.0}
     assert nn.dropout(sw.shard(X, MESH, P()), 0.5, key, training=False).shape == X.shape
+
+
+def test_uniform_numbers_stay_below_one_in_every_dtype():
+    with MESH:
+        for dtype in (np.float16, np.float32, np.float64):
+            u = np.asarray(random.uniform(random.Key(1), 100_000, dtype=dtype))
+            assert u.dtype == dtype
+            assert u.max() < 1
+        v = np.asarray(random.uniform(random.Key(1), 100_000, low=-3, high=5, dtype=np.float16))
+        assert -3 <= v.min() < v.max() < 5
+
+
+@pytest.mark.parametrize("more", [{"halo": {0: (1, 1)}}, {"partial": "model"}])
+def test_random_numbers_under_halos_and_partial_axes(more):
+    want = np.asarray(random.uniform(random.Key(0), (8,), sharding=sw.Sharding(MESH, P("data"))))
+    x = random.uniform(random.Key(0), (8,), sharding=sw.Sharding(MESH, P("data"), **more))
+    np.testing.assert_array_equal(np.asarray(x), want)
+
+
+def test_labels_are_checked():
+    logits = sw.shard(np.zeros((4, 3)), MESH, P("data"))
+    with pytest.raises(OperationError, match="5 is none of the 3 classes from 0 to 2"):
+        nn.cross_entropy(logits, np.array([0, 5, 1, 1]))
+    with pytest.raises(OperationError, match=r"need labels of their shape without dim 1; got \(4, 1\)"):
+        nn.cross_entropy(logits, np.zeros((4, 1), int))
+    with pytest.raises(OperationError, match="-1 is none of the 7 classes"):
+        nn.one_hot(sw.replicate(np.array([-1]), MESH), 7)
+
+
+def test_small_floats_are_averaged_in_float32():
+    x = sw.shard(np.full((4096, 2), 100, np.float16), MESH, P("model"))
+    y = sw.numpy.mean(x)
+    assert y.dtype == np.float16
+    assert float(y) == 100
+    assert np.isfinite(np.asarray(nn.layer_norm(x, axis=0))).all()
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    b = sw.shard(np.array([1, np.nan, 3, 2]).astype(ml_dtypes.bfloat16), MESH, P("model"))
+    with np.errstate(invalid="ignore"):  # comparing NaN
+        assert int(sw.numpy.argmax(b)) == 1
+    assert sw.numpy.mean(b).dtype == np.dtype(ml_dtypes.bfloat16)

@@ -431,9 +431,186 @@ def test_explain_says_what_was_considered_and_why():
     assert explanation.peak_bytes == step.chosen.memory
 
 
+@pytest.mark.parametrize("left", [P("data", "model"), P("model", "data"), P(("data", "model")), P(None, "model")])
+@pytest.mark.parametrize("right", [P("data", "model"), P("model", "data"), P(("model", "data")), P()])
+@pytest.mark.parametrize("scale", [1, 40])
+def test_the_choice_is_the_best_of_all(left, right, scale):
+    """The bound that spares most placements their price never spares the best one."""
+    a = sw.shard(np.ones((16 * scale, 24), np.float32), MESH, left)
+    b = sw.shard(np.ones((24, 8 * scale), np.float32), MESH, right)
+    step = sw.explain(lambda a, b: a @ b, a, b).rows[0]
+    assert step.chosen.rank == min(strategy.rank for strategy in step.considered)
+
+
 def test_a_choice_is_the_same_every_time():
     a, b = sw.shard(A, MESH, P("data", "model")), sw.shard(B, MESH, P("data", "model"))
     first = dispatch.Plan(OPS["einsum"], (a, b), dispatch._MATMUL[2, 2]).strategy
     again = dispatch.Plan(OPS["einsum"], (a, b), dispatch._MATMUL[2, 2]).strategy
     assert first.placement == again.placement
     assert first.results == again.results
+
+
+# -- cases that were once wrong ---------------------------------------------------------------------------------------
+
+X2, X4 = sw.Mesh(x=2), sw.Mesh(x=4)
+
+
+def product_of(left, right):
+    """An inner-sharded product, which is partial, and NumPy's."""
+    return sw.shard(left, X2, P(None, "x")) @ sw.shard(right, X2, P("x")), left @ right
+
+
+@pytest.mark.parametrize(
+    "run", [lambda c: c * 2.0, np.sum, np.mean, lambda c: c / 2.0, lambda c: c * np.int64(1), lambda c: c + c]
+)
+@pytest.mark.parametrize(
+    "operands",
+    [
+        (np.array([[1, 1], [0, 1]], bool), np.array([[1, 0], [1, 1]], bool)),
+        (np.full((1, 2), 100, np.int8), np.ones((2, 1), np.int8)),
+    ],
+)
+def test_sums_that_are_or_or_wrap_are_done_before_the_elements_widen(run, operands):
+    ours, numpys = product_of(*operands)
+    np.testing.assert_array_equal(np.asarray(run(ours)), run(numpys))
+
+
+def test_averages_of_integers_are_done_before_they_are_scaled():
+    x = sw.from_shards(X2, Sharding(X2, P(), partial="x", reduction="average"), [np.array([1]), np.array([2])])
+    assert np.asarray(x).tolist() == [1]
+    assert np.asarray(x + x).tolist() == np.asarray(x * 2).tolist() == [2]
+    assert np.asarray(x / 2).tolist() == [0.5]
+
+
+@pytest.mark.parametrize("scale", [0.0, np.inf, np.nan, 1e308])
+def test_summands_are_not_scaled_by_what_their_sum_would_survive(scale):
+    x = np.array([2.0, -1.0])
+    ours = snp.sum(sw.shard(x, X2, P("x")))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(np.asarray(ours * scale), x.sum() * scale)
+        np.testing.assert_array_equal(np.asarray(ours / scale), np.divide(x.sum(), scale))
+        product, whole = product_of(np.array([[2.0, -1.0]]), np.ones((2, 1)))
+        np.testing.assert_array_equal(np.asarray(product * np.array([scale])), whole * scale)
+
+
+def test_rows_by_number_are_exact():
+    x = sw.shard(np.array([-0.0, 2.0]), X2, P("x"))
+    y = np.asarray(x[np.array([0, 1])])
+    assert np.signbit(y).tolist() == [True, False]
+    big = sw.shard(np.arange(1000), X2, P("x"))
+    assert np.asarray(big[np.array([-1, 2], np.int8)]).tolist() == [999, 2]
+    assert np.asarray(big[np.array([1, 2], np.uint64)]).tolist() == [1, 2]
+    assert np.asarray(big[[]]).shape == (0,)
+    assert np.asarray(big[range(2)]).tolist() == [0, 1]
+    with pytest.raises(IndexError):
+        snp.searchsorted(big, 3, sorter=np.array([1000]))
+
+
+def test_complex_variances_and_clips():
+    z = np.array([1 + 1j, 2 - 1j, 0])
+    v = snp.var(sw.shard(z, X2, P("x")))
+    np.testing.assert_allclose(np.asarray(v), np.var(z))
+    assert v.dtype == np.float64
+    small = sw.shard(np.array([1, 2, 3], np.uint8), X2, P("x"))
+    assert_same(snp.clip(small, -1, 300), np.clip(np.array([1, 2, 3], np.uint8), -1, 300))
+    assert_same(snp.clip(sw.shard(np.array([1, 2, 3]), X2, P("x")), 1.5, 2.5), np.clip(np.array([1, 2, 3]), 1.5, 2.5))
+
+
+def test_einsum_keeps_its_dots_and_names_its_result():
+    a, b = RNG.standard_normal((2, 2, 3)), RNG.standard_normal((2, 3, 2))
+    x, y = sw.shard(a, X2, P("x")), sw.shard(b, X2, P("x"))
+    np.testing.assert_allclose(np.asarray(snp.einsum("...ij,...jk", x, y)), np.einsum("...ij,...jk", a, b))
+    np.testing.assert_allclose(np.asarray(snp.einsum("i,->i", sw.shard(a[0, 0], X2, P()), 2.0)), 2 * a[0, 0])
+    for wrong in ("...ij->ij", "aij->z", "aij->ii"):
+        with pytest.raises(OperationError, match=r"must name letters of"):
+            snp.einsum(wrong, x)
+
+
+def test_assignment_fails_where_numpys_does():
+    x = sw.shard(np.arange(4, dtype=np.uint8), X2, P("x"))
+    for index in (0, np.array([True, False, True, False])):
+        with pytest.raises(OverflowError):
+            x[index] = 300
+    y = sw.shard(np.arange(4), X2, P("x"))
+    with pytest.raises(ValueError, match="NaN"):
+        y[y > 1] = np.nan
+    with pytest.raises(TypeError):
+        y[0] = 1j
+    assert_same(y, np.arange(4))
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        lambda x: x[:],
+        lambda x: x[...],
+        lambda x: x[0:4],
+        lambda x: snp.concat([x]),
+        lambda x: snp.diff(x, n=0),
+        lambda x: snp.flip(x, axis=()),
+        lambda x: sw.nn.dropout(x, 0.0, sw.random.Key(0)),
+    ],
+)
+def test_what_looks_the_same_is_another_variable(same):
+    x = sw.shard(np.arange(4.0), X2, P("x"))
+    y = same(x)
+    y += 1
+    assert_same(x, np.arange(4.0))
+
+
+def test_a_deferred_product_is_made_once_and_pickles():
+    import copy
+    import pickle
+
+    c, whole = product_of(RNG.standard_normal((8, 8)), RNG.standard_normal((8, 8)))
+    first = np.asarray(c)
+    assert np.asarray(c) is not None
+    assert np.shares_memory(first, np.asarray(c)), "the product is kept"
+    for other in (pickle.loads(pickle.dumps(c)), copy.deepcopy(c)):
+        assert other.sharding == c.sharding
+        np.testing.assert_allclose(np.asarray(other), whole)
+
+
+def test_numpys_positional_arguments():
+    x = sw.shard(A, MESH, P("data"))
+    for ours, numpys in (
+        (np.sum(x, 0), np.sum(A, 0)),
+        (np.max(x, 1), np.max(A, 1)),
+        (np.mean(x, 0), np.mean(A, 0)),
+        (np.var(x, ddof=1), np.var(A, ddof=1)),
+        (np.sort(x, 0), np.sort(A, 0)),
+        (np.argmax(x, 1), np.argmax(A, 1)),
+        (np.roll(x, 3, 0), np.roll(A, 3, 0)),
+        (np.concatenate([x, x], 1), np.concatenate([A, A], 1)),
+        (np.stack([x, x], 1), np.stack([A, A], 1)),
+        (np.flip(x, 0), np.flip(A, 0)),
+    ):
+        np.testing.assert_allclose(np.asarray(ours), numpys)
+    assert np.ndim(x) == 2
+    assert np.shape(x) == (128, 64)
+    with pytest.raises(TypeError, match=r"np.sum takes initial= on sharded arrays only through the host"):
+        np.sum(x, initial=3.0)
+
+
+def test_operands_that_share_no_cut_are_gathered_in_the_open():
+    mesh = sw.Mesh(x=12)
+    a, b = sw.shard(np.arange(24.0), mesh, P("x:(1)3")), sw.shard(np.arange(24.0), mesh, P("x:(1)2"))
+    np.testing.assert_array_equal(np.asarray(a + b), 2 * np.arange(24.0))
+    with sw.strict(), pytest.raises(ImplicitGatherError, match="add gathers dim 0"):
+        a + b
+
+
+def test_many_axes_are_planned_quickly_enough_to_run():
+    mesh = sw.Mesh({f"a{i}": 2 for i in range(12)})
+    x = sw.shard(np.ones((4096, 2)), mesh, P(mesh.axis_names))
+    assert float(snp.sum(x)) == 8192
+    step = sw.explain(lambda x: snp.sum(x, axis=0), x).rows[0]
+    assert len(step.considered) < 100
+
+
+def test_explain_counts_a_reduction_once_and_knows_dtypes():
+    a, b = sw.shard(A, WORKERS, P(None, "worker")), sw.shard(B, WORKERS, P("worker"))
+    both = sw.explain(lambda a, b: sw.nn.relu(a @ b), a, b)
+    product, _ = both.rows
+    assert both.total_bytes < 2 * product.chosen.bytes + 1000
+    assert sw.explain(lambda a: a > 0, a).rows[0].results == ("bool[128,64@worker]",)

@@ -3,7 +3,7 @@
 The values know nothing of engines: a function makes the value and hands it to its operand, which knows how to run it.
 """
 
-from shardwright.collectives.cost import Cost, cost_of, latency
+from shardwright.collectives.cost import Cost, cost_of, latency, seconds_per_byte
 from shardwright.collectives.functions import (
     all_gather,
     all_reduce,
@@ -68,6 +68,7 @@ __all__ = [
     "reduce",
     "reduce_scatter",
     "scatter",
+    "seconds_per_byte",
     "send",
     "shift",
     "update_halo",

@@ -41,8 +41,7 @@ def cost_of(name: str, mesh: Mesh, axes: Sequence[str], local_bytes: float) -> C
     links = [mesh.links[mesh.axis(axis).name] for axis in axes]
     straight = name in ("permute", "exchange")
     steps = sum(link.latency if straight else latency(mesh, axis) for axis, link in zip(axes, links, strict=True))
-    seconds_per_byte = max(1 / (link.bandwidth * _SPEED[link.kind]) for link in links)
-    return Cost(name, tuple(axes), math.ceil(received), rounds * steps + received * seconds_per_byte)
+    return Cost(name, tuple(axes), math.ceil(received), rounds * steps + received * seconds_per_byte(mesh, axes))
 
 
 def latency(mesh: Mesh, axis: str) -> float:
@@ -50,3 +49,9 @@ def latency(mesh: Mesh, axis: str) -> float:
     piece = mesh.axis(axis)
     link = mesh.links[piece.name]
     return link.latency * (math.ceil(math.log2(piece.size)) if link.kind == "all_to_all" else piece.size - 1)
+
+
+def seconds_per_byte(mesh: Mesh, axes: Sequence[str]) -> float:
+    """What a byte takes along axes: the slowest of their links sets the pace."""
+    links = (mesh.links[mesh.axis(axis).name] for axis in axes)
+    return max(1 / (link.bandwidth * _SPEED[link.kind]) for link in links)

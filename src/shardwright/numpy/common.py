@@ -29,6 +29,13 @@ def operands(name: str, *values: Any) -> list[Any]:
     return result
 
 
+def arrays(name: str, *values: Any) -> list[Array]:
+    """Operands of which all must be arrays: numbers become arrays without dims."""
+    given = operands(name, *values)
+    first = next(x for x in given if isinstance(x, Array))
+    return [x if isinstance(x, Array) else first.beside(np.asarray(x)) for x in given]
+
+
 def array(name: str, x: Any) -> Array:
     """The only operand of an operation."""
     result: Array = operands(name, x)[0]
@@ -56,6 +63,18 @@ def axis_of(name: str, axis: Any, ndim: int) -> int:
 def reduced(x: Array) -> Array:
     """The array with its reduction done: for a value that several operations will read."""
     return x.reshard(x.sharding.replace(partial=())) if x.sharding.partial else x
+
+
+def is_float(dtype: "np.dtype[Any]") -> bool:
+    """Whether a dtype has fractions: floats, complex numbers, the small floats of ml_dtypes."""
+    return dtype.kind not in "biu"
+
+
+def wide_dtype(dtype: "np.dtype[Any]") -> "np.dtype[Any]":
+    """The dtype in which averages of a dtype are computed, as NumPy does: integers in float64, small floats in float32."""
+    if not is_float(dtype):
+        return np.dtype(np.float64)
+    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
 
 
 def sum_dtype(dtype: "np.dtype[Any]") -> "np.dtype[Any]":

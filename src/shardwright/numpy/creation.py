@@ -10,7 +10,8 @@ from shardwright.auto import placed
 from shardwright.dispatch import Attrs, apply
 from shardwright.errors import ArrayError
 from shardwright.mesh import current_mesh
-from shardwright.numpy.common import array, operands
+from shardwright.numpy.common import array
+from shardwright.numpy.common import arrays as lifted
 from shardwright.numpy.elementwise import check_device
 from shardwright.sharding import P, Sharding
 
@@ -163,7 +164,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
     """Coordinates along the first array in the first result, and so on."""
     if indexing not in ("xy", "ij"):
         raise ArrayError(f"meshgrid: indexing is 'xy' or 'ij', not {indexing!r}.")
-    given = operands("meshgrid", *arrays)
+    given = lifted("meshgrid", *arrays)
     sizes = [x.size for x in given]
     order = list(range(len(given)))
     if indexing == "xy" and len(given) > 1:

@@ -9,6 +9,7 @@ from shardwright.dispatch import Attrs, apply
 from shardwright.dispatch import matmul as matmul_operator
 from shardwright.errors import OperationError
 from shardwright.numpy.common import Axis, array, axes_of, axis_of, operands
+from shardwright.numpy.common import arrays as lifted
 from shardwright.numpy.elementwise import astype
 from shardwright.numpy.moves import matrix_transpose, moveaxis, reshape
 from shardwright.numpy.statistics import _reduce, sum
@@ -25,12 +26,18 @@ def matmul(x1: Any, x2: Any, /) -> Array:
 
 def einsum(subscripts: str, /, *arrays: Any) -> Array:
     """Products summed over the letters that the result lacks: `einsum("bij,bjk->bik", x, y)`."""
-    given = operands("einsum", *arrays)
+    given = lifted("einsum", *arrays)
     if "->" not in subscripts:
         letters = [c for c in subscripts if c.isalpha()]
-        subscripts += "->" + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+        rest = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+        subscripts += "->" + "..." * ("..." in subscripts) + rest
     left, right = subscripts.replace(" ", "").split("->")
     terms = left.split(",")
+    letters = [c for c in right if c != "."]
+    if len(set(letters)) < len(letters) or not set(letters) <= set(left) or ("..." in left and "..." not in right):
+        raise OperationError(
+            f"einsum: the result {right!r} must name letters of {left!r} once each, and keep its '...'."
+        )
     if len(terms) != len(given):
         raise OperationError(f"einsum: {subscripts!r} has {len(terms)} operands, {len(given)} were given.")
     for i, term in enumerate(terms):
@@ -50,7 +57,7 @@ def _spaced(term: str) -> str:
 
 def _diagonals(x: Array, term: str, letter: str) -> tuple[Array, str]:
     """The elements whose indices along a repeated letter agree."""
-    places = [i for i, c in enumerate(term.replace("...", ""[:0])) if c == letter]
+    places = [i for i, c in enumerate(term) if c == letter]
     if "." in term:
         raise OperationError(f"einsum: {term!r} repeats {letter!r} beside '...'; take the diagonal first.")
     while len(places) > 1:
@@ -63,7 +70,7 @@ def _diagonals(x: Array, term: str, letter: str) -> tuple[Array, str]:
 
 def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Array:
     """Products summed over several dims of both operands."""
-    a, b = operands("tensordot", x1, x2)
+    a, b = lifted("tensordot", x1, x2)
     if isinstance(axes, int):
         left, right = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
     else:
@@ -171,7 +178,7 @@ def matrix_rank(x: Any, /, *, rtol: Any = None) -> Array:
 
 def solve(x1: Any, x2: Any, /) -> Array:
     """Solutions of x1 · y = x2, for a vector or matrices x2."""
-    a, b = operands("solve", x1, x2)
+    a, b = lifted("solve", x1, x2)
     vector = b.ndim == 1
     if vector:
         b = reshape(b, (-1, 1))

@@ -12,6 +12,7 @@ from shardwright.errors import OperationError
 from shardwright.indexing import held_like
 from shardwright.indexing import take as take_rows
 from shardwright.numpy.common import array, axes_of, axis_of, operands
+from shardwright.numpy.common import arrays as lifted
 from shardwright.ops import RowMap
 
 
@@ -19,6 +20,8 @@ def reshape(x: Any, /, shape: int | Sequence[int], *, copy: bool | None = None) 
     """Another shape for the same elements; splits along dims that stay apart stay too."""
     a = array("reshape", x)
     new = [int(shape)] if isinstance(shape, int | np.integer) else [int(n) for n in shape]
+    if any(n < -1 for n in new):
+        raise OperationError(f"reshape: sizes are 0 or more, or -1 for the rest; got {tuple(new)}.")
     if new.count(-1) > 1:
         raise OperationError(f"reshape: only one size can be -1; got {tuple(new)}.")
     if -1 in new:
@@ -99,7 +102,7 @@ def broadcast_to(x: Any, /, shape: Sequence[int]) -> Array:
 
 def broadcast_arrays(*arrays: Any) -> tuple[Array, ...]:
     """Arrays broadcast against one another."""
-    given = operands("broadcast_arrays", *arrays)
+    given = lifted("broadcast_arrays", *arrays)
     shape = np.broadcast_shapes(*(x.shape for x in given))
     return tuple(broadcast_to(x, shape) for x in given)
 
@@ -111,7 +114,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
     """Arrays one after the other along a dim (flattened, if axis is None)."""
-    given = operands("concat", *arrays)
+    given = lifted("concat", *arrays)
     if axis is None:
         given, axis = [reshape(x, -1) for x in given], 0
     at = axis_of("concat", axis, given[0].ndim)
@@ -123,13 +126,13 @@ def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
             raise OperationError(f"concat along dim {at}: shapes {given[0].shape} and {x.shape} differ elsewhere.")
     kind = np.result_type(*(x.dtype for x in given))
     same = [x if x.dtype == kind else apply("astype", (x,), Attrs(dtype=kind)) for x in given]
-    result: Array = apply("concat", same, Attrs(axis=at)) if len(same) > 1 else same[0]
+    result: Array = apply("concat", same, Attrs(axis=at)) if len(same) > 1 else same[0].again()
     return result
 
 
 def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Array:
     """Arrays of one shape along a new dim."""
-    given = operands("stack", *arrays)
+    given = lifted("stack", *arrays)
     at = axis_of("stack", axis, given[0].ndim + 1)
     return concat([expand_dims(x, at) for x in given], axis=at)
 
@@ -143,7 +146,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
 
 def _mapped(a: Array, maps: dict[int, RowMap]) -> Array:
     if not maps:
-        return a
+        return a.again()
     result: Array = apply("rows", (a,), Attrs(maps=tuple(maps.get(dim) for dim in range(a.ndim))))
     return result
 
@@ -159,8 +162,8 @@ def roll(x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | N
     a = array("roll", x)
     if axis is None:
         return reshape(roll(reshape(a, -1), shift, axis=0), a.shape)
-    dims = [axis_of("roll", one, a.ndim) for one in ((axis,) if isinstance(axis, int) else axis)]
-    by = [shift] * len(dims) if isinstance(shift, int) else list(shift)
+    dims = [axis_of("roll", one, a.ndim) for one in ((axis,) if isinstance(axis, int | np.integer) else axis)]
+    by = [int(shift)] * len(dims) if isinstance(shift, int | np.integer) else [int(n) for n in shift]
     if len(by) != len(dims):
         raise OperationError(f"roll: {len(by)} shifts {shift} for {len(dims)} dims {axis}.")
     totals: dict[int, int] = {}
@@ -177,6 +180,8 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
         a, axis = reshape(a, -1), 0
     at = axis_of("repeat", axis, a.ndim)
     if isinstance(repeats, int | np.integer):
+        if repeats < 0:
+            raise OperationError(f"repeat: {repeats} times can't be; give 0 or more.")
         return _mapped(a, {at: RowMap(a.shape[at] * int(repeats), every=max(int(repeats), 1))})
     counts = operands("repeat", a, repeats)[1]
     return held_like(a, on_host("repeat", [a, counts], Attrs(axis=at))[0])

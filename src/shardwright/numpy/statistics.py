@@ -9,7 +9,19 @@ from shardwright.array import Array
 from shardwright.dispatch import Attrs, apply, make, on_host
 from shardwright.errors import OperationError
 from shardwright.indexing import held_like
-from shardwright.numpy.common import Axis, array, axes_of, axis_of, operands, reduced, sum_dtype
+from shardwright.indexing import take as take_rows
+from shardwright.numpy.common import (
+    Axis,
+    array,
+    arrays,
+    axes_of,
+    axis_of,
+    is_float,
+    operands,
+    reduced,
+    sum_dtype,
+    wide_dtype,
+)
 from shardwright.numpy.elementwise import astype
 from shardwright.sharding import Sharding
 
@@ -71,23 +83,26 @@ def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     a = array("mean", x)
     dims = axes_of("mean", axis, a.ndim)
     count = math.prod(a.shape[dim] for dim in dims)
-    dtype = a.dtype if a.dtype.kind in "fc" else np.dtype(np.float64)
-    total = _reduce("sum", a, dims, keepdims, dtype)
-    with np.errstate(all="ignore"):
-        result: Array = total / (count if count else float("nan"))
-    return result
+    wide = wide_dtype(a.dtype)
+    result: Array = _reduce("sum", a, dims, keepdims, wide) / (count if count else float("nan"))
+    return result if wide == a.dtype or not is_float(a.dtype) else astype(result, a.dtype)
 
 
 def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Variances over dims, from the distances to the mean: stable, and two small reductions where dims are split."""
     a = array("var", x)
     dims = axes_of("var", axis, a.ndim)
-    count = math.prod(a.shape[dim] for dim in dims)
-    distance = a - reduced(mean(a, axis=dims, keepdims=True))
-    total = _reduce("sum", distance * distance, dims, keepdims)
-    left = count - correction
-    result: Array = total / (left if left > 0 else float("nan")) if left > 0 else total * float("nan")
-    return result
+    left = math.prod(a.shape[dim] for dim in dims) - correction
+    wide = wide_dtype(a.dtype)
+    values = a if wide == a.dtype else astype(a, wide)
+    distance = values - reduced(mean(values, axis=dims, keepdims=True))
+    squares = apply("real", (distance * apply("conj", (distance,)),)) if wide.kind == "c" else distance * distance
+    result: Array = (
+        _reduce("sum", squares, dims, keepdims) / left
+        if left > 0
+        else _reduce("sum", squares, dims, keepdims) * math.nan
+    )
+    return result if wide == a.dtype or not is_float(a.dtype) else astype(result, a.dtype)
 
 
 def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
@@ -121,7 +136,7 @@ def _arg(name: str, x: Any, axis: int | None, keepdims: bool) -> Array:
         return held_like(a, np.zeros((), np.int64))
     best = reduced(_reduce("max" if name == "argmax" else "min", a, dims, True))
     found = a == best
-    if a.dtype.kind in "fc":
+    if is_float(a.dtype):
         found = found | ((a != a) & (best != best))  # NaN wins, as in NumPy
     total = math.prod(a.shape[dim] for dim in dims)
     numbers = apply("where", (found, _numbers(a, dims), total))
@@ -151,7 +166,7 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
     a, values = operands("searchsorted", x1, x2)
     values = values if isinstance(values, Array) else a.beside(np.asarray(values))
     if sorter is not None:
-        a = apply("take", (a, operands("searchsorted", a, sorter)[1]), Attrs(axis=0))
+        a = take_rows(a, arrays("searchsorted", a, sorter)[1], 0)
     result: Array = apply("searchsorted", (a, values), Attrs(side=side))
     return result
 
@@ -259,11 +274,11 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
     at = axis_of("diff", axis, a.ndim)
     parts = [p for p in (prepend, a, append) if p is not None]
     if len(parts) > 1:
-        a = apply("concat", operands("diff", *parts), Attrs(axis=at))
+        a = apply("concat", arrays("diff", *parts), Attrs(axis=at))
     for _ in range(n):
         if not a.shape[at]:
             break
         lead = (slice(None),) * at
         later, earlier = a[(*lead, slice(1, None))], a[(*lead, slice(None, -1))]
         a = later != earlier if a.dtype.kind == "b" else later - earlier
-    return a
+    return a if n else a.again()

@@ -370,6 +370,7 @@ def take(call: Call, data: Data, indices: Data) -> Data:
     starts = call.operands[0].over_lanes(axis, held.offsets[:-1])
     sizes = call.operands[0].over_lanes(axis, held.sizes)
     lead = (1,) * (indices.ndim - call.n)
+    indices = indices.astype(np.int64, copy=False)
     numbers = np.where(indices < 0, indices + held.size, indices)
     local = numbers - starts.reshape((*starts.shape, *lead))
     mine = (local >= 0) & (local < sizes.reshape((*sizes.shape, *lead)))
@@ -393,7 +394,9 @@ def take(call: Call, data: Data, indices: Data) -> Data:
         )
     if held.parts > 1:
         have = mine.reshape((*mine.shape[: call.n], *(1,) * axis, count, *(1,) * (rank - axis - 1)))
-        rows = np.where(have, rows, np.zeros((), rows.dtype))
+        rows = np.where(
+            have, rows, np.asarray(-0.0 if rows.dtype.kind in "fc" else 0).astype(rows.dtype)
+        )  # -0.0 + x is x
     return rows.reshape((*rows.shape[: call.n + axis], *indices.shape[call.n :], *rows.shape[call.n + axis + 1 :]))
 
 

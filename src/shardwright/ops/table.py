@@ -356,12 +356,8 @@ def _astype(x: Any, dtype: Any) -> Any:
 def _clip(x: Any, *bounds: Any, low: bool, high: bool) -> Any:
     """Bounds follow x in the operands: the lower if `low`, the upper if `high`."""
     given = list(bounds)
-    result = x
-    if low:
-        result = np.maximum(result, np.asarray(given.pop(0)).astype(x.dtype))
-    if high:
-        result = np.minimum(result, np.asarray(given.pop(0)).astype(x.dtype))
-    return result
+    least = given.pop(0) if low else None
+    return np.clip(x, least, given.pop(0) if high else None)
 
 
 def _isin(call: Call, x: Any, values: Any) -> Any:

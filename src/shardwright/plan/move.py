@@ -19,8 +19,9 @@ def move_costs(source: Sharding, target: Sharding, shape: tuple[int, ...], items
     local = float(source.local_size(shape) * itemsize)
     everything = (*source.axes, *target.axes)
     if not mesh.share_a_cut(everything):  # nothing can stay in place: gather all, then slice
-        local *= mesh.axis_size(source.axes) / max(mesh.axis_size(source.partial), 1)
-        return (cost_of("exchange", mesh, source.axes, local),)
+        dims = tuple(axis for axes in source.dims for axis in axes)
+        reduced = (cost_of("all_reduce", mesh, source.partial, local),) if source.partial else ()
+        return (*reduced, cost_of("all_gather", mesh, dims, local))
     was = [mesh.cut(axes, by=everything) for axes in source.dims]
     becomes = [mesh.cut(axes, by=everything) for axes in target.dims]
     new_home = {axis: dim for dim, axes in enumerate(becomes) for axis in axes}

@@ -13,13 +13,14 @@ from itertools import chain, product
 
 import numpy as np
 
-from shardwright.collectives import Cost, cost_of, latency
+from shardwright.collectives import Cost, cost_of, latency, seconds_per_byte
 from shardwright.mesh import Mesh
 from shardwright.ops import Rule
 from shardwright.plan.move import move_costs
 from shardwright.sharding import P, Sharding, layout_of
 
 PARTIAL = "partial"
+_STAY, _SLICE, _MOVE, _GATHER, _SCATTER, _REDUCE = range(6)  # what an operand does about an axis
 MOST = 81  # placements looked at beyond those that keep every axis where some operand has it
 
 Placement = dict[str, str | None]  # axis -> factor, None or PARTIAL
@@ -52,6 +53,11 @@ class Strategy:
         """Bytes that a device receives."""
         return sum(cost.bytes for cost in chain(*self.moves, self.deferred))
 
+    @property
+    def put_off(self) -> int:
+        """Of these, the bytes of reductions that someone else will do when the result is read."""
+        return sum(cost.bytes for cost in self.deferred if cost.name == "reduce_scatter")
+
     def __str__(self) -> str:
         parts = ", ".join(f"{axis} → {factor or 'nothing'}" for axis, factor in self.placement.items())
         costs = ", ".join(
@@ -63,18 +69,20 @@ class Strategy:
 def choose(rule: Rule, operands: Sequence[Sharding], shapes: Sequence[Shape], itemsizes: Sequence[int]) -> Strategy:
     """The strategy of least time; among equals the one that puts more off, then needs less memory, then the first."""
     search = _Search(rule, operands, shapes, itemsizes)
+    stages = iter(search.stages)
     best: Strategy | None = None
-    for stage in search.stages:
-        for bound, placement in search.placements(stage):
-            if best is not None and bound > best.time:
-                break  # this one and all after it must take longer
-            strategy = _strategy(search, placement, math.inf if best is None else best.time)
-            if strategy is None:
-                continue
-            if best is None or strategy.rank < best.rank:
-                best = strategy
+    looked = search.placements(next(stages))
+    if looked and looked[0][0] == 0:  # perhaps nothing needs to be communicated at all
+        best = _strategy(search, looked[0][1], math.inf)
         if best is not None and best.time == 0:
-            break
+            return best
+    looked += [pair for stage in stages for pair in search.placements(stage)]
+    for bound, placement in sorted(looked, key=lambda pair: pair[0]):
+        if best is not None and bound > best.time:
+            break  # this one and all after it must take longer
+        strategy = _strategy(search, placement, math.inf if best is None else best.time)
+        if strategy is not None and (best is None or strategy.rank < best.rank):
+            best = strategy
     assert best is not None, "putting every axis to nothing is always possible"
     return best
 
@@ -106,6 +114,14 @@ class _Search:
         self.found = [{piece: _where(mesh, piece, home) for piece in self.pieces} for home in self.homes]
         self.partial = [{p for p in self.pieces if _overlaps(mesh, p, s.partial)} for s in self.operands]
         self.seen: set[tuple[str | None, ...]] = set()
+        sizes = [s.local_size(shape) * n for s, shape, n in zip(operands, shapes, itemsizes, strict=True)]
+        used = [{p for axes in s.dims for p in mesh.cut(axes, by=self.pieces)} for s in self.operands]
+        # A shard can be larger than its even share, so bound by that share of the whole.
+        whole = [math.prod(shape) * n for shape, n in zip(shapes, itemsizes, strict=True)]
+        self.local = [min(a, b / mesh.axis_size(tuple(u))) for a, b, u in zip(sizes, whole, used, strict=True)]
+        outs = [math.prod(rule.out_shape(at)) for at in range(len(rule.outputs))]
+        self.out_bytes = float(sum(outs) * max(itemsizes, default=1))
+        self.least_seconds = min(seconds_per_byte(mesh, (axis,)) for axis in mesh.axis_names)
 
     @property
     def stages(self) -> Iterator[dict[str, list[str | None]]]:
@@ -130,20 +146,58 @@ class _Search:
 
     def placements(self, stage: Mapping[str, list[str | None]]) -> list[tuple[float, Placement]]:
         """The placements of a stage not seen yet, each with a time it can't beat, shortest first."""
-        least = {piece: {f: self._least(piece, f) for f in some} for piece, some in stage.items()}
-        new = [choice for choice in product(*stage.values()) if choice not in self.seen]
+        effects = {piece: {f: self._effect(piece, f) for f in some} for piece, some in stage.items()}
+        new = [choice for choice in self._choices(stage) if choice not in self.seen]
         self.seen.update(new)
         found = [dict(zip(self.pieces, choice, strict=True)) for choice in new]
-        bounds = [sum(least[piece][factor] for piece, factor in placement.items()) for placement in found]
+        bounds = [self._bound([effects[piece][f] for piece, f in placement.items()]) for placement in found]
         return sorted(zip(bounds, found, strict=True), key=lambda pair: pair[0])
 
-    def _least(self, piece: str, factor: str | None) -> float:
-        """The latency of the collectives that putting a piece to a factor needs whatever else is chosen."""
-        hops = 1.0 if factor in self.rule.sums or factor == PARTIAL else 0.0
-        for found, partial in zip(self.found, self.partial, strict=True):
-            hops += piece in partial and factor != PARTIAL
-            hops += bool(found[piece]) and factor not in found[piece]
-        return hops * latency(self.mesh, piece)
+    def _effect(self, piece: str, factor: str | None) -> tuple[float, int, list[int], bool, bool]:
+        """What putting a piece to a factor does: latency, its size, what each operand must do, whether it splits or is
+        left to be reduced in the result."""
+        acts = []
+        for dims, found, partial in zip(self.rule.inputs, self.found, self.partial, strict=True):
+            has = any(factor in dim for dim in dims)
+            if found[piece]:
+                acts.append(_STAY if factor in found[piece] else _MOVE if has else _GATHER)
+            elif piece in partial:
+                acts.append(_STAY if factor == PARTIAL else _SCATTER if has else _REDUCE)
+            else:
+                acts.append(_SLICE if has else _STAY)
+        left = factor in self.rule.sums or factor == PARTIAL
+        hops = left + sum(act not in (_STAY, _SLICE) for act in acts)
+        split = any(factor in dim for dims in self.rule.outputs for dim in dims)
+        return hops * latency(self.mesh, piece), self.mesh.axis(piece).size, acts, split, left
+
+    def _bound(self, effects: Sequence[tuple[float, int, list[int], bool, bool]]) -> float:
+        """A time that no strategy with these effects can beat: all latencies, and the bytes if all shards were even."""
+        time, received, parts, summands = 0.0, 0.0, 1, 1
+        for at, local in enumerate(self.local):
+            size = [1, 1, 1, 1, 1, 1]
+            for effect in effects:
+                size[effect[2][at]] *= effect[1]
+            received += (1 - 1 / size[_SCATTER]) * local
+            local /= size[_SCATTER]
+            received += 2 * (1 - 1 / size[_REDUCE]) * local
+            received += (size[_GATHER] - 1 / size[_MOVE]) * local / size[_SLICE]
+        for seconds, n, _, split, left in effects:
+            time += seconds
+            parts *= n if split else 1
+            summands *= n if left else 1
+        received += (1 - 1 / summands) * self.out_bytes / parts
+        return time + received * self.least_seconds * 0.999999  # rounding must not make it more than the truth
+
+    def _choices(self, stage: Mapping[str, list[str | None]]) -> Iterator[tuple[str | None, ...]]:
+        """All choices; where there are too many, pieces that all operands have in the same places go together."""
+        if math.prod(len(some) for some in stage.values()) <= MOST:
+            yield from product(*stage.values())
+            return
+        places = {p: (*(tuple(home[p]) for home in self.found), *(p in some for some in self.partial)) for p in stage}
+        options = {places[piece]: some for piece, some in stage.items()}
+        for choice in product(*options.values()):
+            of = dict(zip(options, choice, strict=True))
+            yield tuple(of[places[piece]] for piece in stage)
 
 
 def _cut_together(mesh: Mesh, operands: Sequence[Sharding]) -> list[Sharding]:
