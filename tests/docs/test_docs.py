@@ -29,6 +29,13 @@ def test_code_blocks_print_what_the_page_says(page):
     assert not printed, f"{page.name} prints something that it does not show:\n{printed}"
 
 
+def test_the_core_from_scratch_checks_itself():
+    page = ROOT / "docs" / "from_scratch.py"
+    names = {}
+    exec(compile(page.read_text(), str(page), "exec"), names)
+    assert names["total"].shape == (2, 1, 4, 5)
+
+
 def test_the_picture_in_the_readme_is_the_librarys():
     import numpy as np
 

@@ -1,5 +1,7 @@
 """Neural-net operations and random numbers: against torch on whole tensors, under several placements."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -194,6 +196,11 @@ def test_pooling_and_other_ranks(spec):
 def test_bad_input(run, text):
     with pytest.raises(OperationError, match=text):
         run(sw.shard(IMAGES, MESH, P()))
+
+
+def test_every_function_is_tested_here():
+    text = Path(__file__).read_text()
+    assert [name for name in nn.__all__ if f"nn.{name}" not in text and name != "einsum"] == []
 
 
 # -- random ---------------------------------------------------------------------------------------------------------------
