@@ -299,9 +299,10 @@ def symmetric(function, join):
 
 def solve(draw, seed):
     n, b = draw(st.integers(1, 4)), draw(st.integers(1, 5))
-    vector = draw(st.booleans())
-    left = floats((n, n) if vector else (b, n, n), seed, -1, 1) + 3 * np.eye(n)
-    right = floats((n,) if vector else (b, n, 2), seed + 1, -1, 1)
+    left = floats((*draw(st.sampled_from([(), (b,), (2, b)])), n, n), seed, -1, 1) + 3 * np.eye(n)
+    right = floats((*draw(st.sampled_from([(), (b,), (2, b)])), n, 2), seed + 1, -1, 1)
+    if draw(st.integers(0, 3)) == 0:
+        right = right.reshape(-1)[:n]
     return Case([left, right], linalg.solve, np.linalg.solve)
 
 

@@ -125,7 +125,9 @@ def stacked_matrices(function: Callable[..., Any]) -> Callable[..., Any]:
     """Apply a function of matrices in the last two dims; lanes and batch dims lead."""
 
     def kernel(call: Call, *operands: Data) -> Any:
-        return function(*operands, **call.attrs)
+        rank = max(x.ndim for x in operands)
+        aligned = (np.expand_dims(x, tuple(range(call.n, call.n + rank - x.ndim))) for x in operands)
+        return function(*aligned, **call.attrs)
 
     return kernel
 
