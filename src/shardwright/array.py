@@ -25,8 +25,11 @@ _RENAMED = {"ddof": "correction"}  # NumPy's names for what is ours
 
 def _as_numpy_calls(theirs: Any, ours: Callable[..., Any], args: Any, options: Any) -> Any:
     """Call our function with arguments as NumPy's takes them: what is positional there may be a keyword here."""
-    given = inspect.signature(theirs).bind(*args, **options).arguments
+    theirs_known = inspect.signature(theirs)
+    given = theirs_known.bind(*args, **options).arguments
     known = inspect.signature(ours).parameters
+    if any(p.kind is p.VAR_POSITIONAL for p in known.values()):
+        return ours(*args, **{name: value for name, value in options.items() if name in known})
     lead = [p for p in known.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     positional: list[Any] = []
     named: dict[str, Any] = {}
@@ -47,14 +50,15 @@ _UFUNCS = {getattr(np, name): name for name, op in OPS.items() if op.plain} | {n
 
 
 class Array(Held):
-    """A tensor that lies on the devices of a mesh as its sharding says. Immutable: operations give new arrays.
+    """A tensor that lies on the devices of a mesh as its sharding says.
 
     >>> x = shard(np.arange(12).reshape(4, 3), Mesh(data=2, model=4), P("data"))
     >>> x.shape, x.sharding.spec, x.shards[4].index, x.shards[4].data
     ((4, 3), P('data', None), (slice(2, 4, None), slice(0, 3, None)), array([[ 6,  7,  8],
            [ 9, 10, 11]]))
 
-    Make one with `shard`, `replicate` or `from_shards`.
+    Make one with `shard`, `replicate` or `from_shards`. Operations give new arrays. `x[…] = v` and `x += y` give the variable
+    a new value, which every other name of it sees, as with NumPy; arrays made from it before keep theirs.
     """
 
     __slots__ = ()
@@ -122,8 +126,8 @@ class Array(Held):
         ours = self.functions.get(function)
         if ours is None:
             raise TypeError(
-                f"np.{function.__name__} does not work on sharded arrays. Use a function of shardwright.numpy, or the "
-                f"whole tensor on the host: np.asarray(x)."
+                f"{function.__module__.replace('numpy', 'np', 1)}.{function.__name__} does not work on sharded arrays. Use a "
+                f"function of shardwright.numpy, or the whole tensor on the host: np.asarray(x)."
             )
         return _as_numpy_calls(function, ours, args, options)
 
@@ -308,6 +312,8 @@ class Array(Held):
 
 def as_sharding(mesh: "Mesh | Sharding", spec: "P | Sharding | None" = None) -> Sharding:
     """What users may write for a sharding: a mesh and a spec, or a sharding."""
+    if isinstance(mesh, P):
+        raise ArrayError(f"{mesh} stands where the mesh belongs: write (…, mesh, {mesh}), or a Sharding alone.")
     if isinstance(mesh, Sharding):
         if spec is not None:
             raise ArrayError(f"Give a Sharding alone, or a mesh and a spec; got {mesh} and {spec}.")
@@ -367,8 +373,8 @@ def gather(x: Array) -> NDArray[Any]:
 
 def from_shards(
     mesh: "Mesh | Sharding",
-    spec: "P | Sharding",
-    shards: Sequence[object] | PerDevice,
+    spec: Any,
+    shards: Sequence[object] | PerDevice | None = None,
     shape: tuple[int, ...] | None = None,
 ) -> Array:
     """The array whose shards are given, one per device in the order of the devices.
@@ -379,10 +385,13 @@ def from_shards(
     Sizes follow from the shards and need not be even; `shape` only confirms them. Devices that hold the same part
     must agree on it.
     """
+    if isinstance(mesh, Sharding) and shards is None:
+        spec, shards = None, spec  # a sharding alone, then the shards
     sharding = as_sharding(mesh, spec)
     if isinstance(shards, PerDevice):
         same_mesh(sharding.mesh, shards.mesh)
-    tensors = [host_array(value) for value in (shards.values() if isinstance(shards, PerDevice) else shards)]
+        shards = shards.values()
+    tensors = [host_array(value.data if isinstance(value, Shard) else value) for value in shards or ()]
     layout = _layout_from(sharding, tensors, shape)
     check_partial(sharding, tensors[0].dtype)
     data = np.zeros((*layout.full_shape, *layout.local_shape), tensors[0].dtype)

@@ -59,6 +59,8 @@ def placed(shape: tuple[int, ...], sharding: "Sharding | P | None") -> Sharding:
     """The sharding of a new array: the one given, or that of the policy, on the current mesh."""
     if isinstance(sharding, Sharding):
         return sharding
+    if isinstance(sharding, Mesh):
+        raise ArrayError(f"sharding= takes a P or a Sharding; got {sharding}. Write sharding=Sharding(mesh, P(…)).")
     mesh = current_mesh()
     if mesh is None:
         raise ArrayError(

@@ -92,6 +92,7 @@ class Plan:
         self.call = Call(self.rule, self.operands, self.fine, inner, len(lanes))
         self.given = [x.layout for x in arrays]
         self.dtypes = [x.dtype for x in arrays]
+        self.small = any(d.type.__module__.split(".")[0] == "ml_dtypes" for d in self.dtypes)
         self.dtype = np.result_type(*self.dtypes)
         self.guarded = self.rule.linear in ("mul", "first") and PARTIAL in self.strategy.placement.values()
         self.lazy = op.contracts and bool(self.results[0].partial_lanes)
@@ -113,6 +114,8 @@ class Plan:
             _recorded[1].append((self, _source()))
         targets = iter(self.operands)
         data = [x.placed(next(targets)) if isinstance(x, Held) else x for x in operands]
+        if self.small:  # NumPy knows no weak numbers beside the small floats of ml_dtypes
+            data = [np.asarray(x, self.dtypes[0]) if type(x) in (int, float) else x for x in data]
         if self.lazy:
             return cls.deferred(self.results[0], self.dtype, lambda reduce: self._contract(data, reduce))
         made = self.op.kernel(self.call, *data)
@@ -131,8 +134,12 @@ class Plan:
             if value.dtype.kind not in "fc":
                 fine = self.op.name != "divide" or bool((value != 0).all())
             else:
-                size = np.abs(value)
-                fine = bool((size < 1e100).all()) and (self.op.name != "divide" or bool((size > 1e-100).all()))
+                size, limit = (
+                    np.abs(value),
+                    _SAFE[min(value.dtype.itemsize // (2 if value.dtype.kind == "c" else 1), 8)],
+                )
+                fine = float(size.max(initial=0)) < limit
+                fine = fine and (self.op.name != "divide" or float(size.min(initial=1)) > 1 / limit)
             if not fine:
                 return False
         return True
@@ -145,6 +152,11 @@ class Plan:
         return self.engine.reshard(made, fine, out)
 
 
+_SAFE = {
+    2: 100.0,
+    4: 1e15,
+    8: 1e100,
+}  # by the size of a float: scales that no summand of a sensible size overflows under
 _TO_FLOAT = {"divide", "fft", "ifft", "fftn", "ifftn", "rfft", "irfft", "rfftn", "irfftn", "hfft", "ihfft"}
 
 
@@ -244,7 +256,7 @@ def binary(name: str, a: Any, b: Any) -> Any:
     if plan is None:
         plan = _keep(key, Plan(OPS[name], (a, b), NO_ATTRS))
     plain = plan.plain
-    if plain is None or _recorded is not None:
+    if plain is None or _recorded is not None or plan.small:
         return plan.run((a, b), type(a) if isinstance(a, Held) else type(b))
     if type(a) is type(b):
         return a.of(plan.results[0], plain(a.data, b.data))

@@ -133,10 +133,12 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
         return PerDevice.of(self._engine.run(collective, self._lanes))
 
     def map(self, function: Callable[..., Any], *others: "PerDevice") -> "PerDevice":
-        """Apply a function of NumPy arrays on every device; the results may differ in size, not in rank or dtype.
+        """Apply a function on every device, to its tensor and those of other values; the results may differ in size.
 
         >>> PerDevice(Mesh(x=2), [[1, 2], [3, 4]]).map(np.sum).values()
         [array(3), array(7)]
+
+        `v.map(np.matmul, w)` multiplies each device's tensor of v by its tensor of w.
         """
         for other in others:
             if not isinstance(other, PerDevice):
@@ -148,12 +150,14 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
         return PerDevice.of(stack(self.mesh, [host_array(function(*row)) for row in rows]))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        out = options.pop("out", None)
-        if method != "__call__" or ufunc.signature is not None or (out is not None and out != (self,)):
-            raise ArrayError(
-                f"np.{ufunc.__name__}{'' if method == '__call__' else '.' + method} does not work element by element "
-                f"on PerDevice values. Use .map(function), which applies any function on every device."
-            )
+        out = (options.pop("out", None) or (None,))[0]
+        if out is not None and out is not self:
+            raise ArrayError("A result on every device can't go into out=; use what the function gives back.")
+        if method != "__call__" or ufunc.signature is not None:  # a product or a reduction: device by device
+            result = _each(getattr(ufunc, method), inputs, options)
+            if out is self:
+                self._lanes = result._lanes
+            return result
         operands = [x if isinstance(x, PerDevice) else _everywhere(self.mesh, x) for x in inputs]
         for operand in operands:
             same_mesh(self.mesh, operand.mesh)
@@ -186,6 +190,17 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
             " or …" if len(shapes) > 3 else ""
         )
         return f"PerDevice({shown} on {self.mesh})"
+
+
+def _each(function: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> PerDevice:
+    """A function of several operands on every device; what is no PerDevice is the same everywhere."""
+    local = [x for x in inputs if isinstance(x, PerDevice)]
+
+    def one(*tensors: NDArray[Any]) -> Any:
+        given = iter(tensors)
+        return function(*(next(given) if isinstance(x, PerDevice) else x for x in inputs), **options)
+
+    return local[0].map(one, *local[1:])
 
 
 def same_mesh(a: Mesh, b: Mesh) -> None:

@@ -1,7 +1,7 @@
 """Random numbers from a key and nothing else: the same key gives the same numbers on every mesh and engine.
 
 Each element's bits depend on the key and on its place in the whole tensor, so that every device makes only its own
-shard. Keys are values: `split` makes new ones, and nothing is hidden.
+shard. Keys are values: `key.split()` makes new ones, and nothing is hidden.
 """
 
 from typing import Any
@@ -52,10 +52,15 @@ class Key:
         return f"Key({self.bits})"
 
 
-def bits(key: Key, shape: tuple[int, ...] | int, *, sharding: Where = None) -> Array:
-    """64 random bits an element, as unsigned integers."""
+def _checked(key: object) -> Key:
     if not isinstance(key, Key):
         raise OperationError(f"Random numbers come from a Key; got {key!r}. Write Key(0), or key.split().")
+    return key
+
+
+def bits(key: Key, shape: tuple[int, ...] | int, *, sharding: Where = None) -> Array:
+    """64 random bits an element, as unsigned integers."""
+    key = _checked(key)
     size = (shape,) if isinstance(shape, int) else tuple(shape)
     result: Array = make(Array, "random_bits", placed(size, sharding), size, Attrs(key=key.bits))
     return result
@@ -86,7 +91,7 @@ def _digits(dtype: "np.dtype[Any]") -> int:
 
 def normal(key: Key, shape: tuple[int, ...] | int = (), *, dtype: Any = np.float64, sharding: Where = None) -> Array:
     """Numbers of the standard normal distribution."""
-    first, second = key.split()
+    first, second = _checked(key).split()
     radius = apply("sqrt", (apply("log", (1.0 - uniform(first, shape, sharding=sharding),)) * -2.0,))
     angle = apply("cos", (uniform(second, shape, sharding=sharding) * (2.0 * np.pi),))
     return astype(radius * angle, dtype)

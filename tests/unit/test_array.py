@@ -216,10 +216,13 @@ def test_per_device_arithmetic():
     mixed = c.broadcast(index, "model:(1)2", (0,)) + index
     assert [int(x) for x in mixed.values()] == [i + (i // 4 * 4 + i % 2) for i in range(8)]
     assert np.multiply(index, 2.5).dtype == np.float64
-    with pytest.raises(ArrayError, match=r"np.add.reduce does not work element by element"):
-        np.add.reduce(coords)
-    with pytest.raises(ArrayError, match=r"np.matmul does not work element by element on PerDevice values. Use .map"):
-        coords @ coords
+    assert [int(x) for x in np.sum(coords, axis=-1)] == [i // 4 + i % 4 for i in range(8)]
+    assert [int(x) for x in coords @ coords] == [(i // 4) ** 2 + (i % 4) ** 2 for i in range(8)]
+    assert [int(x) for x in coords @ np.array([10, 1])] == [10 * (i // 4) + i % 4 for i in range(8)]
+    with pytest.raises(ArrayError, match=r"can't go into out="):
+        np.add(coords, 1, out=np.zeros(2))
+    with pytest.raises(ArrayError, match=r"exp takes Arrays. On the tensors of each device use v.map"):
+        sw.numpy.exp(coords)
     with pytest.raises(ArrayError, match=r"differ in rank or dtype"):
         index.map(lambda i: np.zeros((1,) * (int(i) % 2)))
 
@@ -497,3 +500,26 @@ def test_numbers_of_numpy_are_numbers():
     assert Sharding(X2, P("x"), halo={0: np.int64(1)}).halo == ((1, 1),)
     assert sw.Mesh(4, ("x",)) == X4
     assert len(sw.Mesh.on_topology((2,) * 12, {"a": 8, "b": 8, "c": 8, "d": 8}).device_ids) == 4096
+
+
+def test_a_tensor_parallel_network_in_the_local_view():
+    x, up, down = (
+        np.random.default_rng(i).standard_normal(shape) for i, shape in enumerate([(6, 5), (5, 10), (10, 3)])
+    )
+
+    def body(v, a, b):
+        return c.all_reduce(np.maximum(v @ a, 0) @ b, "model")
+
+    run = sw.shard_map(body, MESH, (P("data"), P(None, "model"), P("model")), P("data"))
+    np.testing.assert_allclose(np.asarray(run(x, up, down)), np.maximum(x @ up, 0) @ down)
+
+
+def test_from_shards_takes_a_sharding_alone_and_shards_as_they_are():
+    x = sw.shard(HOST, MESH, P("data", "model"))
+    for again in (sw.from_shards(x.sharding, x.shards), sw.from_shards(MESH, P("data", "model"), x.shards)):
+        assert again.sharding == x.sharding
+        assert_same(again, HOST)
+    with pytest.raises(ArrayError, match=r"stands where the mesh belongs"):
+        sw.shard(HOST, P("data"))
+    with pytest.raises(sw.ShardwrightError, match=r"axis_names is 4; give names"):
+        sw.Mesh(2, 4)

@@ -311,3 +311,47 @@ def test_small_floats_are_averaged_in_float32():
     with np.errstate(invalid="ignore"):  # comparing NaN
         assert int(sw.numpy.argmax(b)) == 1
     assert sw.numpy.mean(b).dtype == np.dtype(ml_dtypes.bfloat16)
+
+
+def test_small_floats_stay_small():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    small = np.dtype(ml_dtypes.bfloat16)
+    x = sw.shard(X.astype(small), MESH, P("data", "model"))
+    w = sw.shard(RNG.standard_normal((10, 4)).astype(small), MESH, P("model"))
+    for y in (
+        x * 2.0,
+        1 + x,
+        x @ w,
+        nn.linear(x, w),
+        nn.layer_norm(x),
+        nn.rms_norm(x),
+        nn.softmax(x),
+        nn.silu(x),
+        nn.relu(x),
+        nn.dropout(x, 0.5, random.Key(0)),
+        nn.gelu(x, approximate="tanh"),
+        nn.gelu(x),
+    ):
+        assert y.dtype == small
+    np.testing.assert_allclose(
+        np.asarray(x @ w, np.float32), np.asarray(x, np.float32) @ np.asarray(w, np.float32), rtol=0.05, atol=0.05
+    )
+    assert sw.numpy.isdtype(small, "real floating")
+    assert not sw.numpy.isdtype(small, "integral")
+    assert sw.numpy.finfo(small).bits == 16
+
+
+def test_an_ordinary_block_warns_of_nothing():
+    """float32, partial values divided and normalised: warnings are errors here."""
+    x = sw.shard(X.astype(np.float32), MESH, P("data"))
+    w = sw.shard(np.ones((10, 10), np.float32), MESH, P("model"))
+    y = x + sw.shard(X.astype(np.float32), MESH, P("data", "model")) @ w
+    want = F.layer_norm(t(np.array(y)), (10,)).numpy()
+    np.testing.assert_allclose(np.asarray(nn.layer_norm(y)), want, rtol=1e-4, atol=1e-5)
+
+
+def test_keys_are_asked_for():
+    with MESH, pytest.raises(OperationError, match="Write Key"):
+        random.normal(0, (4, 4))
+    with pytest.raises(sw.ShardwrightError, match=r"sharding= takes a P or a Sharding; got Mesh"):
+        random.normal(random.Key(0), (4, 4), sharding=MESH)

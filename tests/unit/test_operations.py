@@ -270,6 +270,7 @@ def test_numpys_functions_run_the_same_rows():
     ):
         assert isinstance(result, sw.Array)
         np.testing.assert_allclose(np.asarray(result), expected)
+    np.testing.assert_allclose(np.asarray(np.einsum("ij,jk->ik", x, B)), A @ B)
     assert np.allclose(x, A)
     assert np.array_equal(x, A)
     with pytest.raises(TypeError, match=r"np.add.reduce does not work on sharded arrays"):
@@ -426,6 +427,10 @@ def test_explain_says_what_was_considered_and_why():
     text = str(explanation)
     assert "data → m" in text
     assert "chosen because it takes" in text
+    assert "that take longer (see .considered)" in text
+    partial_sum = sw.explain(lambda a: snp.sum(a, axis=0) * 2.0, a).rows[1]
+    assert "puts" in partial_sum.reason
+    assert "off until the result is read" in partial_sum.reason
     assert "test_operations.py:" in text
     assert explanation.total_bytes == step.chosen.bytes
     assert explanation.peak_bytes == step.chosen.memory

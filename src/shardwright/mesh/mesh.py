@@ -420,6 +420,10 @@ def _axes_from(
         raise MeshError(
             f"A mesh needs sizes and names: Mesh((2, 4), ('data', 'model')); got {shape!r}, {axis_names!r}."
         )
+    elif not isinstance(axis_names, Iterable):
+        raise MeshError(
+            f"axis_names is {axis_names!r}; give names: Mesh((2, 4), ('data', 'model')) or Mesh(data=2, model=4)."
+        )
     else:
         names, wanted = tuple(axis_names), tuple(shape) if isinstance(shape, Iterable) else (shape,)
     if isinstance(axis_names, str):

@@ -7,6 +7,7 @@ import numpy as np
 
 from shardwright.array import Array
 from shardwright.errors import ArrayError, AxisError, OperationError
+from shardwright.per_device import PerDevice
 
 Axis = int | Sequence[int] | None
 SCALARS = (bool, int, float, complex)
@@ -15,6 +16,10 @@ SCALARS = (bool, int, float, complex)
 def operands(name: str, *values: Any) -> list[Any]:
     """Arrays and scalars for an operation; host tensors beside an array are replicated on its mesh."""
     first = next((x for x in values if isinstance(x, Array)), None)
+    if first is None and any(isinstance(x, PerDevice) for x in values):
+        raise ArrayError(
+            f"{name} takes Arrays. On the tensors of each device use v.map(function), with NumPy's functions."
+        )
     if first is None:
         raise ArrayError(
             f"{name} takes at least one Array; got {', '.join(type(x).__name__ for x in values)}. "

@@ -1,5 +1,6 @@
 """Data types, constants, and what the namespace says about itself."""
 
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,11 @@ e, inf, nan, newaxis, pi = float(np.e), float("inf"), float("nan"), None, float(
 
 def _dtype(x: Any) -> Any:
     return x.dtype if isinstance(x, Array) else x
+
+
+def _is_small(dtype: "np.dtype[Any]") -> bool:
+    """Whether a dtype is one of the small floats of ml_dtypes."""
+    return dtype.type.__module__.split(".")[0] == "ml_dtypes"
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
@@ -34,9 +40,10 @@ class FloatInfo(NamedTuple):
 
 def finfo(type: Any, /) -> FloatInfo:
     """The limits of a floating-point dtype."""
-    info = np.finfo(_dtype(type))
+    dtype = np.dtype(_dtype(type))
+    info: Any = import_module("ml_dtypes").finfo(dtype) if _is_small(dtype) else np.finfo(dtype)
     eps, high, low, normal = map(float, (info.eps, info.max, info.min, info.smallest_normal))
-    return FloatInfo(int(info.bits), eps, high, low, normal, info.dtype)
+    return FloatInfo(int(info.bits), eps, high, low, normal, np.dtype(info.dtype))
 
 
 def iinfo(type: Any, /) -> Any:
@@ -46,7 +53,10 @@ def iinfo(type: Any, /) -> Any:
 
 def isdtype(dtype: Any, kind: Any) -> bool:
     """Whether a dtype is of a kind, or another dtype, or of any of several."""
-    return bool(np.isdtype(dtype, kind))
+    if _is_small(np.dtype(dtype)):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        return any(k in ("real floating", "numeric") if isinstance(k, str) else np.dtype(k) == dtype for k in kinds)
+    return bool(np.isdtype(np.dtype(dtype), kind))
 
 
 def result_type(*arrays_and_dtypes: Any) -> "np.dtype[Any]":

@@ -24,7 +24,7 @@ def elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def kernel(call: Call, *operands: Any, **options: Any) -> Any:
         arrays = iter(range(len(call.operands)))
-        data = [call.align(next(arrays), x) if isinstance(x, np.ndarray) else x for x in operands]
+        data = [call.align(next(arrays), x) if isinstance(x, np.ndarray) and x.ndim else x for x in operands]
         return function(*data, **call.attrs, **options)
 
     return kernel
@@ -85,7 +85,7 @@ def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], z: Data) -
 
 def erf(x: Any) -> Any:
     """The error function; integers in float64."""
-    kind = x.dtype if x.dtype.kind == "f" else np.dtype(np.float64)
+    kind = x.dtype if x.dtype.kind not in "biu" else np.dtype(np.float64)
     size = np.minimum(np.abs(np.asarray(x, np.float64)), 6.0)  # beyond 6 it is 1 to the last bit
     near, middle, far = np.minimum(size, 0.46875), np.clip(size, 0.46875, 4), np.maximum(size, 4)
     small = near * _ratio(_NEAR, near * near)
@@ -274,6 +274,8 @@ def _product(
         left = (x if same_a else x.transpose(order_a)).reshape(shape_a)
         right = (y if same_b else y.transpose(order_b)).reshape(shape_b)
         result = np.matmul(left, right).reshape(shape)
+        if left.dtype == right.dtype != result.dtype:
+            result = result.astype(left.dtype)  # NumPy multiplies small floats of ml_dtypes in float32
         return result if same else result.transpose(order)
 
     return product
