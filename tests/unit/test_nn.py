@@ -51,7 +51,7 @@ def test_activations_and_norms(ours, torchs, spec):
 def test_erf_to_the_last_bits():
     import math
 
-    from shardwright.ops.kernels import erf
+    from shardwright.ops.special import erf
 
     x = np.concatenate([np.linspace(-8, 8, 4001), [0.0, -0.0, 1e-300, np.inf, -np.inf, 0.46875, 4.0]])
     np.testing.assert_allclose(erf(x), [math.erf(v) for v in x], rtol=1e-15, atol=1e-16)

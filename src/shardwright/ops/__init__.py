@@ -1,7 +1,7 @@
 """The operations: factor rules, THE TABLE with one row an operation, and the local computation of each on lanes."""
 
 from shardwright.ops.call import Call
-from shardwright.ops.kernels import contraction
+from shardwright.ops.contraction import contraction
 from shardwright.ops.rule import RowMap, Rule, rule
 from shardwright.ops.table import OPS, Op
 

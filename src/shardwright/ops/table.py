@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 import shardwright.ops.kernels as k
+import shardwright.ops.special as special
 from shardwright.errors import OperationError
 from shardwright.ops.call import Call
+from shardwright.ops.contraction import contract
 from shardwright.ops.rule import Rule, Shape, rule
 
 Attrs = Mapping[str, Any]
@@ -341,7 +343,11 @@ round sign signbit sin sinh square sqrt subtract tan tanh trunc where fmax fmin 
 """.split()
 
 
-_STANDARD: dict[str, Callable[..., Any]] = {"floor_divide": k.floor_divide, "expm1": k.expm1, "tanh": k.tanh}
+_STANDARD: dict[str, Callable[..., Any]] = {
+    "floor_divide": special.floor_divide,
+    "expm1": special.expm1,
+    "tanh": special.tanh,
+}
 
 
 def _ufunc_row(name: str) -> Op:
@@ -406,7 +412,7 @@ def _rows_of(*rows: Op) -> dict[str, Op]:
 OPS: dict[str, Op] = _rows_of(
     # element by element
     *map(_ufunc_row, _ELEMENTWISE),
-    Op("erf", _same("erf"), k.elementwise(k.erf)),
+    Op("erf", _same("erf"), k.elementwise(special.erf)),
     Op("astype", _same("astype"), k.elementwise(_astype)),
     Op("clip", _same("clip"), k.elementwise(_clip)),
     Op("isin", _text("isin", "..., s -> ...", whole="s"), _isin),
@@ -418,7 +424,7 @@ OPS: dict[str, Op] = _rows_of(
     Op("all", _reduced("all", "bitwise_and"), k.reduction(np.all)),
     Op("any", _reduced("any", "bitwise_or"), k.reduction(np.any)),
     # products
-    Op("einsum", _einsum, k.contract, contracts=True),
+    Op("einsum", _einsum, contract, contracts=True),
     # moves
     Op("permute_dims", _permute_dims, k.permute_dims),
     Op("reshape", _reshape, k.reshape),
