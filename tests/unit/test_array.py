@@ -1,5 +1,6 @@
 """Array, PerDevice and shard_map: the public behaviour that no property covers, and the errors."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -346,7 +347,7 @@ def test_averages_of_integers_are_not_taken_in_steps():
 
 
 def test_small_floats_are_averaged_in_float32():
-    small = pytest.importorskip("ml_dtypes").float8_e5m2
+    small = ml_dtypes.float8_e5m2
     v = sw.PerDevice(X2, [np.array([40960], small)] * 2)
     assert float(c.all_reduce(v, "x", "average")[0][0]) == 40960
     v = sw.PerDevice(X4, [np.array([n], small) for n in (8, 1, 1, 2)])

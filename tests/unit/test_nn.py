@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 import shardwright as sw
 from shardwright import P, nn, random
 from shardwright.errors import OperationError
 
-torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 RNG = np.random.default_rng(0)
@@ -306,7 +307,6 @@ def test_small_floats_are_averaged_in_float32():
     assert y.dtype == np.float16
     assert float(y) == 100
     assert np.isfinite(np.asarray(nn.layer_norm(x, axis=0))).all()
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     b = sw.shard(np.array([1, np.nan, 3, 2]).astype(ml_dtypes.bfloat16), MESH, P("model"))
     with np.errstate(invalid="ignore"):  # comparing NaN
         assert int(sw.numpy.argmax(b)) == 1
@@ -314,7 +314,6 @@ def test_small_floats_are_averaged_in_float32():
 
 
 def test_small_floats_stay_small():
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     small = np.dtype(ml_dtypes.bfloat16)
     x = sw.shard(X.astype(small), MESH, P("data", "model"))
     w = sw.shard(RNG.standard_normal((10, 4)).astype(small), MESH, P("model"))

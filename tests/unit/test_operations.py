@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
 import shardwright as sw
 import shardwright.numpy as snp
@@ -305,7 +306,6 @@ def test_dlpack_of_the_whole_and_of_a_shard():
     shard = x.shards[4]
     assert_same(np.from_dlpack(shard), A[64:])
     assert np.shares_memory(np.from_dlpack(shard), shard.data)
-    torch = pytest.importorskip("torch")
     assert torch.equal(torch.from_dlpack(shard), torch.from_numpy(A[64:]))
 
 
