@@ -541,7 +541,7 @@ def pool(name):
 
 
 UNIQUE = {
-    "unique_values": lambda x: np.unique_values(x),
+    "unique_values": np.unique,  # the standard leaves the order open; ours is sorted
     "unique_counts": lambda x: np.concatenate([np.ravel(r) for r in np.unique_counts(x)]),
     "unique_inverse": lambda x: np.concatenate([np.ravel(r) for r in np.unique_inverse(x)]),
     "unique_all": lambda x: np.concatenate([np.ravel(r) for r in np.unique_all(x)]),

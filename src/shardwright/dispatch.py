@@ -77,7 +77,8 @@ class Plan:
         mesh = common_mesh(*arrays)
         shapes = [x.shape for x in arrays]
         self.op = op
-        self.rule: Rule = _honest(op, op.rule(shapes, _with_scalars(attrs, operands)), operands, attrs)
+        self.made = op.dtypes([x.dtype if isinstance(x, Held) else type(x) for x in operands], attrs)
+        self.rule: Rule = _honest(op.rule(shapes, _with_scalars(attrs, operands)), arrays, self.made[0])
         itemsizes = [x.dtype.itemsize for x in arrays]
         self.strategy: Strategy = choose(self.rule, [x.sharding for x in arrays], shapes, itemsizes)
         self.gathers = _gathers(op, self.strategy, arrays)
@@ -93,8 +94,7 @@ class Plan:
         self.given = [x.layout for x in arrays]
         self.dtypes = [x.dtype for x in arrays]
         self.small = any(d.type.__module__.split(".")[0] == "ml_dtypes" for d in self.dtypes)
-        self.dtype = np.result_type(*self.dtypes)
-        self.guarded = self.rule.linear in ("mul", "first") and PARTIAL in self.strategy.placement.values()
+        self.guarded = self.rule.linear in ("mul", "over") and PARTIAL in self.strategy.placement.values()
         self.lazy = op.contracts and bool(self.results[0].partial_lanes)
         in_place = all(x.layout is layout for x, layout in zip(arrays, self.operands, strict=True))
         self.plain: Callable[..., Any] | None = None  # the operation as one call on the data as it is
@@ -117,10 +117,9 @@ class Plan:
         if self.small:  # NumPy knows no weak numbers beside the small floats of ml_dtypes
             data = [np.asarray(x, self.dtypes[0]) if type(x) in (int, float) else x for x in data]
         if self.lazy:
-            return cls.deferred(self.results[0], self.dtype, lambda reduce: self._contract(data, reduce))
+            return cls.deferred(self.results[0], self.made[0], lambda reduce: self._contract(data, reduce))
         made = self.op.kernel(self.call, *data)
         if len(self.results) == 1:
-            self.dtype = np.asarray(made).dtype
             return cls.of(self.results[0], self.engine.reshard(np.asarray(made), self.fine[0], self.results[0]))
         outs = zip(self.results, self.fine, made, strict=True)
         return tuple(cls.of(out, self.engine.reshard(np.asarray(d), fine, out)) for out, fine, d in outs)
@@ -132,14 +131,14 @@ class Plan:
                 continue
             value = x.data if isinstance(x, Held) else np.asarray(x)
             if value.dtype.kind not in "fc":
-                fine = self.op.name != "divide" or bool((value != 0).all())
+                fine = self.rule.linear != "over" or bool((value != 0).all())
             else:
                 size, limit = (
                     np.abs(value),
                     _SAFE[min(value.dtype.itemsize // (2 if value.dtype.kind == "c" else 1), 8)],
                 )
                 fine = float(size.max(initial=0)) < limit
-                fine = fine and (self.op.name != "divide" or float(size.min(initial=1)) > 1 / limit)
+                fine = fine and (self.rule.linear != "over" or float(size.min(initial=1)) > 1 / limit)
             if not fine:
                 return False
         return True
@@ -157,19 +156,16 @@ _SAFE = {
     4: 1e15,
     8: 1e100,
 }  # by the size of a float: scales that no summand of a sensible size overflows under
-_TO_FLOAT = {"divide", "fft", "ifft", "fftn", "ifftn", "rfft", "irfft", "rfftn", "irfftn", "hfft", "ihfft"}
 
 
-def _honest(op: Op, rule: Rule, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
+def _honest(rule: Rule, arrays: Sequence[Held], result: "np.dtype[Any]") -> Rule:
     """The rule, not linear where the elements are not: sums of booleans are or, integers wrap, their averages are cut."""
     if rule.linear in ("", "move"):
         return rule
-    kinds = [x.dtype if isinstance(x, Held) else x for x in operands]
-    result = attrs.get("dtype") or (operands[0].dtype if op.name == "take" else np.result_type(*kinds))
-    for x in operands:
-        if not isinstance(x, Held) or not x.sharding.partial or x.dtype.kind not in "biu":
+    for x in arrays:
+        if not x.sharding.partial or x.dtype.kind not in "biu":
             continue
-        wraps_alike = x.dtype.kind != "b" and x.dtype == result and op.name not in _TO_FLOAT
+        wraps_alike = x.dtype.kind != "b" and x.dtype == result
         if not wraps_alike or x.sharding.reduction == "average":
             return replace(rule, linear="")
     return rule
@@ -223,16 +219,24 @@ def make(cls: type[Held], name: str, sharding: Sharding, shape: tuple[int, ...],
     return made if wanted is layout else cls.of(wanted, made.placed(wanted))
 
 
-def on_host(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> tuple[NDArray[Any], ...]:
-    """Run an operation whose results have shapes that only the data tells, on the whole operands."""
-    op = OPS[name]
-    common_mesh(*operands)
-    mind_gathers(
-        [(name, x.summary(), (), x.nbytes) for x in operands if any(x.layout.dims[d].parts > 1 for d in range(x.ndim))]
-    )
-    call = Call(op.rule([x.shape for x in operands], attrs), (), (), attrs, 0)
-    results: tuple[NDArray[Any], ...] = op.kernel(call, *(x.numpy() for x in operands))
-    return results
+def find(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> list[tuple[Sharding | None, NDArray[Any]]]:
+    """Run an operation whose results have shapes that only the data tells: (sharding, whole data) of each result.
+
+    Operands lie as the first does; where the rule wants them whole, they are gathered.
+    """
+    op, mesh = OPS[name], common_mesh(*operands)
+    rule = op.rule([x.shape for x in operands], attrs)
+    if rule.whole:
+        split = [x for x in operands if any(dim.parts > 1 for dim in x.layout.dims)]
+        mind_gathers([(name, x.summary(), (), x.nbytes) for x in split])
+    there = Sharding(mesh) if rule.whole else operands[0].sharding.replace(partial=(), halo={})
+    layouts = [layout_of(there, x.shape) for x in operands]
+    n_lanes = 0 if rule.whole else len(layouts[0].lanes)
+    data = [x.placed(layout) for x, layout in zip(operands, layouts, strict=True)]
+    if rule.whole:
+        data = [x.reshape(layout.shape) for x, layout in zip(data, layouts, strict=True)]
+    result: list[tuple[Sharding | None, NDArray[Any]]] = op.kernel(Call(rule, layouts, (), attrs, n_lanes), *data)
+    return result
 
 
 # -- operators ----------------------------------------------------------------------------------------------------------

@@ -93,7 +93,9 @@ def _step(plan: Plan, source: str) -> Step:
     shapes = [layout.shape for layout in plan.given]
     shardings = [layout.sharding for layout in plan.given]
     operands = tuple(describe(s, shape, d) for s, shape, d in zip(shardings, shapes, plan.dtypes, strict=True))
-    results = tuple(describe(layout.sharding, layout.shape, plan.dtype) for layout in plan.results)
+    results = tuple(
+        describe(layout.sharding, layout.shape, dtype) for layout, dtype in zip(plan.results, plan.made, strict=True)
+    )
     looked: Sequence[Strategy] = list(strategies(plan.rule, shardings, shapes, [d.itemsize for d in plan.dtypes]))
     unlike = {tuple(s.placement.items()): s for s in chain([plan.strategy], looked)}
     name = plan.call.attrs.get("name", plan.op.name)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.auto import auto_spec
-from shardwright.dispatch import Attrs, apply, on_host
+from shardwright.dispatch import Attrs, apply, find
 from shardwright.engines import engine_named
 from shardwright.errors import OperationError
 from shardwright.held import Held
@@ -33,7 +33,10 @@ def get(x: Any, index: Any) -> Any:
         sliced = _basic(x, [WHOLE if _is_array(entry) else entry for entry in entries])
         return take(sliced, _lifted(x, arrays[0]), axis)
     pattern, operands = _pattern(x, entries)
-    (result,) = on_host("index", [x, *operands], Attrs(pattern=pattern))
+    if pattern == ("array",) and operands[0].dtype.kind == "b" and operands[0].shape == x.shape and x.ndim:
+        ((sharding, result),) = find("masked", [x, *operands])
+        return held_like(x, result, sharding)
+    ((_, result),) = find("index", [x, *operands], Attrs(pattern=pattern))
     return held_like(x, result)
 
 
@@ -52,7 +55,7 @@ def put(x: Any, index: Any, value: Any) -> Any:
             fill = apply("astype", (given,), Attrs(dtype=x.dtype))
             return apply("where", (mask, fill, x)).reshard(target)
     pattern, operands = _pattern(x, entries)
-    (result,) = on_host("update", [x, given, *operands], Attrs(pattern=pattern))
+    ((_, result),) = find("update", [x, given, *operands], Attrs(pattern=pattern))
     return held_like(x, result, target)
 
 

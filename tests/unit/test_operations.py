@@ -228,11 +228,33 @@ def test_strict_refuses_any_gather():
         pytest.raises(ImplicitGatherError, match=r"det gathers dim 0 of .* \(.*test_operations.py:\d+; inside strict"),
     ):
         snp.linalg.det(x)
-    with sw.strict(), pytest.raises(ImplicitGatherError, match=r"nonzero gathers every dim"):
-        snp.nonzero(x)
+    with sw.strict(), pytest.raises(ImplicitGatherError, match=r"repeat gathers every dim"):
+        snp.repeat(x, np.arange(8), axis=0)
     snp.linalg.det(x)
     with sw.strict():
         snp.linalg.det(x.reshard(P()))
+
+
+@pytest.mark.parametrize("spec", [P("data"), P("model", "data"), P(None, ("model", "data")), P("data:(1)2")], ids=str)
+def test_what_the_data_tells_is_found_without_a_gather(spec):
+    host = RNG.integers(-2, 3, (7, 9)).astype(np.float64)
+    host[2, 3:6] = np.nan
+    host[3, 1:3] = -0.0
+    x = sw.shard(host, MESH, spec)
+    with sw.strict():
+        for ours, theirs in zip(snp.nonzero(x), np.nonzero(host), strict=True):
+            assert_same(ours, theirs)
+        for ours, theirs in zip(snp.unique_all(x), np.unique_all(host), strict=True):
+            assert_same(ours, theirs)
+        assert_same(x[x > 0], host[host > 0])
+    assert snp.unique_inverse(x).inverse_indices.sharding == x.sharding
+
+
+def test_places_found_along_the_first_dim_stay_where_they_were_found():
+    host = np.array([[0, 1], [2, 3], [0, 0], [0, 4]])
+    rows, columns = snp.nonzero(sw.shard(host, sw.Mesh(x=4), P("x")))
+    assert [shard.data.tolist() for shard in rows.shards] == [[0], [1, 1], [], [3]]
+    assert [shard.data.tolist() for shard in columns.shards] == [[1], [0, 1], [], [1]]
 
 
 def test_host_tensors_and_numbers_mix_and_meshes_do_not():

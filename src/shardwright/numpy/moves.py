@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.array import Array
-from shardwright.dispatch import Attrs, apply, on_host
+from shardwright.dispatch import Attrs, apply, find
 from shardwright.errors import OperationError
 from shardwright.indexing import held_like
 from shardwright.indexing import take as take_rows
@@ -184,7 +184,7 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
             raise OperationError(f"repeat: {repeats} times can't be; give 0 or more.")
         return _mapped(a, {at: RowMap(a.shape[at] * int(repeats), every=max(int(repeats), 1))})
     counts = operands("repeat", a, repeats)[1]
-    return held_like(a, on_host("repeat", [a, counts], Attrs(axis=at))[0])
+    return held_like(a, find("repeat", [a, counts], Attrs(axis=at))[0][1])
 
 
 def tile(x: Any, repetitions: Sequence[int], /) -> Array:

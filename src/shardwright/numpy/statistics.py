@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwright.array import Array
-from shardwright.dispatch import Attrs, apply, make, on_host
+from shardwright.dispatch import Attrs, apply, find, make
 from shardwright.errors import OperationError
 from shardwright.indexing import held_like
 from shardwright.indexing import take as take_rows
@@ -158,7 +158,7 @@ def nonzero(x: Any, /) -> tuple[Array, ...]:
     a = array("nonzero", x)
     if not a.ndim:
         raise OperationError("nonzero of a tensor without dims has no places.")
-    return tuple(held_like(a, result) for result in on_host("nonzero", [a]))
+    return tuple(held_like(a, data, sharding) for sharding, data in find("nonzero", [a]))
 
 
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Array:
@@ -213,29 +213,27 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Array
 
 
-def _unique(name: str, x: Any) -> list[Array]:
-    a = array(name, x)
-    return [held_like(a, result) for result in on_host(name, [a])]
-
-
 def unique_all(x: Any, /) -> UniqueAll:
-    """Different elements, where each is first, which each element is, and how often each occurs."""
-    return UniqueAll(*_unique("unique_all", x))
+    """Different elements, where each is first, which each element is, and how often each occurs; nothing is gathered."""
+    a = array("unique", x)
+    return UniqueAll(*(held_like(a, data, sharding) for sharding, data in find("unique", [a])))
 
 
 def unique_counts(x: Any, /) -> UniqueCounts:
     """Different elements, and how often each occurs."""
-    return UniqueCounts(*_unique("unique_counts", x))
+    every = unique_all(x)
+    return UniqueCounts(every.values, every.counts)
 
 
 def unique_inverse(x: Any, /) -> UniqueInverse:
     """Different elements, and which each element is."""
-    return UniqueInverse(*_unique("unique_inverse", x))
+    every = unique_all(x)
+    return UniqueInverse(every.values, every.inverse_indices)
 
 
 def unique_values(x: Any, /) -> Array:
-    """Different elements."""
-    return _unique("unique_values", x)[0]
+    """Different elements, in order."""
+    return unique_all(x).values
 
 
 # -- prefixes -----------------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class Rule:
     sizes: Mapping[str, int]
     sums: Mapping[str, str] = field(default_factory=dict)  # factor -> reduction
     whole: frozenset[str] = frozenset()
-    linear: str = ""  # "" | "move" | "add" | "mul" | "first": see `passes_partial`
+    linear: str = ""  # "" | "move" | "add" | "mul" | "first" | "over": see `passes_partial`
     rows: Mapping[str, RowMap] = field(default_factory=dict)
     prefix: str = ""  # a factor along which every row depends on all before: devices pass on one row each
 
@@ -88,7 +88,7 @@ class Rule:
         """Whether a partial operand may stay partial: f(a) + f(b) = f(a + b).
 
         "move" only moves elements, so any reduction passes. "add" is linear in all operands together, "mul" in each one
-        alone, "first" in the first one only; these pass sums and averages.
+        alone, "first" in the first one only, "over" divides the first by the others; these pass sums and averages.
         """
         return self.linear == "move" or (self.linear != "" and reduction in ("sum", "average"))
 

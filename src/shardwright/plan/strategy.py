@@ -433,9 +433,9 @@ def _kept_partial(
     """The partial axes an operand has in a strategy that keeps some; None where that would not be linear."""
     if not kept:
         return ()
-    if rule.linear not in ("mul", "first"):
+    if rule.linear not in ("mul", "first", "over"):
         return kept
-    if rule.linear == "first" and at > 0 and any(axis in mesh.cut(operands[at].partial, by=kept) for axis in kept):
+    if rule.linear != "mul" and at > 0 and any(axis in mesh.cut(operands[at].partial, by=kept) for axis in kept):
         return None
     own = mesh.cut(operands[at].partial, by=kept)
     for axis in kept:

@@ -1,0 +1,51 @@
+"""Which dtypes the results of an operation have, by the dtypes of its operands: a column of the table.
+
+An operand is given by its dtype, or, where it is a Python number, by its type: numbers are weak, as in NumPy.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+DType = np.dtype[Any]
+Dtypes = Callable[[Sequence[Any], Mapping[str, Any]], tuple[DType, ...]]
+
+
+def first(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
+    """That of the first operand: elements only move."""
+    return (kinds[0],)
+
+
+def promoted(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
+    """The one that all operands promote to."""
+    return (np.result_type(*(kind if isinstance(kind, np.dtype) else kind(1) for kind in kinds)),)
+
+
+def given(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
+    """The one that the call names, or that of the operand."""
+    return (attrs.get("dtype", kinds[0]),)
+
+
+def always(dtype: Any) -> Dtypes:
+    """The same one whatever the operands are."""
+    return lambda kinds, attrs: (np.dtype(dtype),)
+
+
+def as_ran(function: Callable[..., Any], ndim: int = 1) -> Dtypes:
+    """What the function itself gives, tried on operands of one element."""
+
+    @lru_cache(maxsize=4096)
+    def try_out(kinds: tuple[Any, ...]) -> tuple[DType, ...]:
+        dtypes = [kind for kind in kinds if isinstance(kind, np.dtype)]
+        small = bool(dtypes) and dtypes[0].type.__module__.split(".")[0] == "ml_dtypes"  # where numbers are not weak
+        values = [
+            np.ones((1,) * ndim, kind) if isinstance(kind, np.dtype) else np.asarray(1, dtypes[0]) if small else kind(1)
+            for kind in kinds
+        ]
+        with np.errstate(all="ignore"):
+            made = function(*values)
+        return tuple(x.dtype for x in made) if isinstance(made, tuple) else (np.asarray(made).dtype,)
+
+    return lambda kinds, attrs: try_out(tuple(kinds))

@@ -1,0 +1,303 @@
+"""Rule makers by family: the factor rule of an operation, fitted to its operands' shapes and the call's attributes."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from shardwright.errors import OperationError
+from shardwright.ops.rule import Rule, Shape, rule
+
+Attrs = Mapping[str, Any]
+Shapes = Sequence[Shape]
+RuleMaker = Callable[[Shapes, Attrs], Rule]
+
+
+def elementwise(name: str, linear: str = "") -> RuleMaker:
+    """Element by element, broadcasting."""
+
+    def make(shapes: Shapes, attrs: Attrs) -> Rule:
+        side = attrs.get("scalars")  # x + 1 is not linear in a partial x, nor is 1 / x
+        kind = "" if (side and linear == "add") or (side == "left" and linear == "over") else linear
+        return rule(name, ", ".join(["..."] * len(shapes)) + " -> ...", shapes, linear=kind)
+
+    return make
+
+
+def dim_names(rank: int) -> list[str]:
+    return [f"d{i}" for i in range(rank)]
+
+
+def reduced(name: str, reduction: str, linear: str = "") -> RuleMaker:
+    """Over some dims."""
+
+    def make(shapes: Shapes, attrs: Attrs) -> Rule:
+        names = dim_names(len(shapes[0]))
+        gone = set(attrs["axis"])
+        kept = ["()" if i in gone else n for i, n in enumerate(names) if i not in gone or attrs.get("keepdims")]
+        sums = {names[i]: reduction for i in gone}
+        return rule(name, f"{' '.join(names)} -> {' '.join(kept)}", shapes, sums=sums, linear=linear)
+
+    return make
+
+
+def along_whole(name: str, key: str = "axis", linear: str = "") -> RuleMaker:
+    """Along one dim, or several, that must be whole; the others pass."""
+
+    def make(shapes: Shapes, attrs: Attrs) -> Rule:
+        names = dim_names(len(shapes[0]))
+        axis = attrs[key]
+        whole = [names[i] for i in ((axis,) if isinstance(axis, int) else axis)]
+        text = " ".join(names)
+        new = attrs.get("sizes")  # an fft may change the length
+        if new is None:
+            return rule(name, f"{text} -> {text}", shapes, whole=whole, linear=linear)
+        result = [f"{n}'" if n in whole else n for n in names]
+        sizes = {f"{w}'": size for w, size in zip(whole, new, strict=True)}
+        return rule(name, f"{text} -> {' '.join(result)}", shapes, whole=[*whole, *sizes], sizes=sizes, linear=linear)
+
+    return make
+
+
+def as_text(name: str, text: str, sums: str = "", whole: str = "", linear: str = "") -> RuleMaker:
+    """A rule that is its text."""
+
+    def make(shapes: Shapes, attrs: Attrs) -> Rule:
+        sizes = attrs.get("sizes")
+        return rule(
+            name,
+            text,
+            shapes,
+            sums=dict.fromkeys(sums.split(), "sum"),
+            whole=whole,
+            linear=linear,
+            sizes=dict(sizes) if sizes else None,
+        )
+
+    return make
+
+
+def tolerant(name: str, result: str) -> RuleMaker:
+    """Matrices, and perhaps a tolerance for each."""
+    return lambda shapes, attrs: rule(name, f"... m n{', ...' * (len(shapes) - 1)} -> {result}", shapes, whole="m n")
+
+
+def einsum(shapes: Shapes, attrs: Attrs) -> Rule:
+    left, right = attrs["text"].split("->")
+    used = dict.fromkeys(left.replace(",", " ").split())
+    sums = {factor: "sum" for factor in used if factor != "..." and factor not in right.split()}
+    return rule(attrs["name"], attrs["text"], shapes, sums=sums, linear="mul")
+
+
+def permute_dims(shapes: Shapes, attrs: Attrs) -> Rule:
+    names = dim_names(len(shapes[0]))
+    return rule(
+        "permute_dims", f"{' '.join(names)} -> {' '.join(names[i] for i in attrs['axes'])}", shapes, linear="move"
+    )
+
+
+def reshape(shapes: Shapes, attrs: Attrs) -> Rule:
+    """Dims that end at the same element form a block; inside a block dims are products of common factors."""
+    old, new = shapes[0], attrs["shape"]
+    if math.prod(old) != math.prod(new):
+        raise OperationError(
+            f"reshape: a tensor of shape {old} has {math.prod(old)} elements, the shape {new} {math.prod(new)}."
+        )
+    sizes: dict[str, int] = {}
+    whole: list[str] = []
+    dims_old: list[tuple[str, ...]] = [()] * len(old)
+    dims_new: list[tuple[str, ...]] = [()] * len(new)
+    i = j = 0
+    while i < len(old) or j < len(new):
+        if i < len(old) and j < len(new) and old[i] == new[j]:
+            sizes[f"r{len(sizes)}"] = old[i]
+            dims_old[i] = dims_new[j] = (f"r{len(sizes) - 1}",)
+            i, j = i + 1, j + 1
+            continue
+        start_i, start_j = i, j
+        a, b = 1, 1
+        while (i, j) == (start_i, start_j) or a != b:  # grow the smaller side until both hold the same elements
+            if not math.prod(old):
+                i, j = len(old), len(new)  # no elements: what follows is one block
+                break
+            if i < len(old) and (a <= b or j == len(new)):
+                a, i = a * old[i], i + 1
+            else:
+                b, j = b * new[j], j + 1
+        factor_block(old[start_i:i], new[start_j:j], dims_old, dims_new, start_i, start_j, sizes, whole)
+    return Rule((tuple(dims_old),), (tuple(dims_new),), sizes, whole=frozenset(whole), linear="move")
+
+
+def factor_block(
+    old: Shape,
+    new: Shape,
+    dims_old: list[tuple[str, ...]],
+    dims_new: list[tuple[str, ...]],
+    at_old: int,
+    at_new: int,
+    sizes: dict[str, int],
+    whole: list[str],
+) -> None:
+    """Cut the elements of a block at the boundaries of the dims of both sides, where these divide one another."""
+
+    def ends(shape: Shape) -> list[int]:
+        total, result = 1, []
+        for size in reversed(shape):
+            total *= size
+            result.append(total)
+        return result
+
+    total = math.prod(old)
+    marks = sorted({1, *ends(old), *ends(new)}, reverse=True)
+    nested = 0 < total == math.prod(new) and all(a % b == 0 for a, b in itertools.pairwise(marks))
+    for shape, dims, at in ((old, dims_old, at_old), (new, dims_new, at_new)):
+        below = total
+        for place, size in enumerate(shape):
+            if not nested:
+                name = f"r{len(sizes)}"
+                sizes[name] = size
+                whole.append(name)
+                dims[at + place] = (name,)
+                continue
+            outer, below = below, below // size
+            inside = [m for m in marks if below <= m <= outer]
+            dims[at + place] = tuple(block_factor(at_old, a, b, sizes) for a, b in itertools.pairwise(inside))
+
+
+def block_factor(block: int, high: int, low: int, sizes: dict[str, int]) -> str:
+    name = f"r{block}:{high}:{low}"
+    sizes[name] = high // low
+    return name
+
+
+def broadcast_to(shapes: Shapes, attrs: Attrs) -> Rule:
+    new = attrs["shape"]
+    names = [f"b{i}" for i in range(len(new))]
+    lead = len(new) - len(shapes[0])
+    dims, whole = [], []
+    for at, size in enumerate(new):
+        own = shapes[0][at - lead] if at >= lead else None
+        if own is None or own != size:
+            if own not in (None, 1):
+                raise OperationError(
+                    f"broadcast_to: shape {shapes[0]} does not broadcast to {new}: {own} meets {size}."
+                )
+            whole.append(names[at])
+        if own is not None:
+            dims.append((names[at],) if own == size else ())
+    sizes = dict(zip(names, new, strict=True))
+    return Rule((tuple(dims),), (tuple((n,) for n in names),), sizes, whole=frozenset(whole), linear="move")
+
+
+def moved_rows(name: str) -> RuleMaker:
+    """Dims whose rows come from known places; attrs: maps, one RowMap or None per dim."""
+
+    def make(shapes: Shapes, attrs: Attrs) -> Rule:
+        names = dim_names(len(shapes[0]))
+        rows = {n: m for n, m in zip(names, attrs["maps"], strict=True) if m is not None}
+        return rule(name, f"{' '.join(names)} -> {' '.join(names)}", shapes, rows=rows, linear="move")
+
+    return make
+
+
+def prefix(name: str) -> RuleMaker:
+    """Along one dim, each row with all before it."""
+
+    def make(shapes: Shapes, attrs: Attrs) -> Rule:
+        names = dim_names(len(shapes[0]))
+        return rule(name, f"{' '.join(names)} -> {' '.join(names)}", shapes, prefix=names[attrs["axis"]])
+
+    return make
+
+
+def concat(shapes: Shapes, attrs: Attrs) -> Rule:
+    axis = attrs["axis"]
+    names = dim_names(len(shapes[0]))
+    texts = [" ".join(f"{n}.{i}" if at == axis else n for at, n in enumerate(names)) for i in range(len(shapes))]
+    whole = [f"{names[axis]}.{i}" for i in range(len(shapes))] + [names[axis]]
+    sizes = {names[axis]: sum(shape[axis] for shape in shapes)}
+    return rule("concat", f"{', '.join(texts)} -> {' '.join(names)}", shapes, whole=whole, sizes=sizes, linear="add")
+
+
+def take(shapes: Shapes, attrs: Attrs) -> Rule:
+    names, axis = dim_names(len(shapes[0])), attrs["axis"]
+    numbers = [f"i{n}" for n in range(len(shapes[1]))]
+    result = [*names[:axis], *numbers, *names[axis + 1 :]]
+    # Rows absent from a shard count as zero, so rows that are split leave a sum over the devices.
+    return rule(
+        "take",
+        f"{' '.join(names)}, {' '.join(numbers)} -> {' '.join(result)}",
+        shapes,
+        sums={names[axis]: "sum"},
+        linear="first",
+    )
+
+
+def take_along_axis(shapes: Shapes, attrs: Attrs) -> Rule:
+    axis, names = attrs["axis"], dim_names(len(shapes[0]))
+    other = [f"{n}'" if at == axis else n for at, n in enumerate(names)]
+    for at, (a, b) in enumerate(zip(*shapes, strict=True)):
+        if at != axis and a != b:  # a broadcast dim must be whole on both sides
+            other[at] = f"{names[at]}'"
+    result = [
+        a if b == a or (shapes[0][i] != 1 and i != axis) else b
+        for i, (a, b) in enumerate(zip(names, other, strict=True))
+    ]
+    whole = [n for pair in zip(names, other, strict=True) if pair[0] != pair[1] for n in pair]
+    return rule("take_along_axis", f"{' '.join(names)}, {' '.join(other)} -> {' '.join(result)}", shapes, whole=whole)
+
+
+def windows(name: str) -> RuleMaker:
+    """`b spatial… c`, and for a convolution `window… c o`; attrs: maps, one RowMap per spatial dim; groups."""
+
+    def make(shapes: Shapes, attrs: Attrs) -> Rule:
+        maps = attrs["maps"]
+        places = [f"s{i}" for i in range(len(maps))]
+        rows = dict(zip(places, maps, strict=True))
+        text = f"b {' '.join(places)} c"
+        if len(shapes) == 1:
+            return rule(name, f"{text} -> {text}", shapes, rows=rows)
+        offsets = [f"w{i}" for i in range(len(maps))]
+        if attrs["groups"] > 1:
+            return rule(
+                name,
+                f"{text}, {' '.join(offsets)} i o -> b {' '.join(places)} o",
+                shapes,
+                rows=rows,
+                whole=[*offsets, "c", "i", "o"],
+            )
+        return rule(
+            name,
+            f"{text}, {' '.join(offsets)} c o -> b {' '.join(places)} o",
+            shapes,
+            rows=rows,
+            whole=offsets,
+            sums={"c": "sum"},
+            linear="mul",
+        )
+
+    return make
+
+
+def from_places(name: str) -> RuleMaker:
+    """From nothing but the place of each element."""
+
+    def make(shapes: Shapes, attrs: Attrs) -> Rule:
+        names = dim_names(len(attrs["shape"]))
+        return Rule((), (tuple((n,) for n in names),), dict(zip(names, attrs["shape"], strict=True)))
+
+    return make
+
+
+def apart(shapes: Shapes, attrs: Attrs) -> Rule:
+    """Operands of one shape, cut alike, for a result whose shape only the data tells."""
+    text = " ".join(dim_names(len(shapes[0])))
+    return rule("elements", f"{', '.join([text] * len(shapes))} -> n", shapes, sizes={"n": 0})
+
+
+def unshaped(shapes: Shapes, attrs: Attrs) -> Rule:
+    """The whole operand, for a result whose shape only the data tells."""
+    names = [f"{i}.{d}" for i, shape in enumerate(shapes) for d in range(len(shape))]
+    sizes = {f"{i}.{d}": n for i, shape in enumerate(shapes) for d, n in enumerate(shape)}
+    inputs = tuple(tuple((f"{i}.{d}",) for d in range(len(shape))) for i, shape in enumerate(shapes))
+    return Rule(inputs, (), sizes, whole=frozenset(names))
