@@ -222,18 +222,19 @@ def make(cls: type[Held], name: str, sharding: Sharding, shape: tuple[int, ...],
 def find(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> list[tuple[Sharding | None, NDArray[Any]]]:
     """Run an operation whose results have shapes that only the data tells: (sharding, whole data) of each result.
 
-    Operands lie as the first does; where the rule wants them whole, they are gathered.
+    Operands lie as the first does; where the rule has no factor for a result, every device needs all of them.
     """
     op, mesh = OPS[name], common_mesh(*operands)
     rule = op.rule([x.shape for x in operands], attrs)
-    if rule.whole:
+    whole = not rule.outputs
+    if whole:
         split = [x for x in operands if any(dim.parts > 1 for dim in x.layout.dims)]
         mind_gathers([(name, x.summary(), (), x.nbytes) for x in split])
-    there = Sharding(mesh) if rule.whole else operands[0].sharding.replace(partial=(), halo={})
+    there = Sharding(mesh) if whole else operands[0].sharding.replace(partial=(), halo={})
     layouts = [layout_of(there, x.shape) for x in operands]
-    n_lanes = 0 if rule.whole else len(layouts[0].lanes)
+    n_lanes = 0 if whole else len(layouts[0].lanes)
     data = [x.placed(layout) for x, layout in zip(operands, layouts, strict=True)]
-    if rule.whole:
+    if whole:
         data = [x.reshape(layout.shape) for x, layout in zip(data, layouts, strict=True)]
     result: list[tuple[Sharding | None, NDArray[Any]]] = op.kernel(Call(rule, layouts, (), attrs, n_lanes), *data)
     return result

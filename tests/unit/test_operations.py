@@ -250,6 +250,13 @@ def test_what_the_data_tells_is_found_without_a_gather(spec):
     assert snp.unique_inverse(x).inverse_indices.sharding == x.sharding
 
 
+def test_an_array_without_dims_can_be_assigned():
+    x = sw.shard(np.array(3), MESH, P())
+    x[()] = 5
+    assert x.shape == ()
+    assert int(x) == 5
+
+
 def test_places_found_along_the_first_dim_stay_where_they_were_found():
     host = np.array([[0, 1], [2, 3], [0, 0], [0, 4]])
     rows, columns = snp.nonzero(sw.shard(host, sw.Mesh(x=4), P("x")))
