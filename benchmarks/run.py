@@ -4,12 +4,14 @@ import sys
 
 import foundation
 import operations
+import resharding
 from harness import MISSED
 
 
 def main() -> int:
     foundation.main()
     operations.main()
+    resharding.main()
     print(f"\n{len(MISSED)} goals missed" + "".join(f"\n  {name}" for name in MISSED))
     return 1 if MISSED else 0
 

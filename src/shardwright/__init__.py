@@ -8,6 +8,7 @@ from shardwright.errors import ImplicitGatherError, ImplicitGatherWarning, Shard
 from shardwright.explain import explain
 from shardwright.mesh import Link, Mesh
 from shardwright.per_device import PerDevice, process_coords, process_index
+from shardwright.plan import plan_reshard
 from shardwright.shard_map import shard_map
 from shardwright.sharding import P, Sharding
 from shardwright.viz import picture
@@ -33,6 +34,7 @@ __all__ = [
     "nn",
     "numpy",
     "picture",
+    "plan_reshard",
     "process_coords",
     "process_index",
     "random",

@@ -17,6 +17,7 @@ from shardwright.held import Held
 from shardwright.mesh import Mesh
 from shardwright.ops import OPS
 from shardwright.per_device import PerDevice, host_array, same_mesh
+from shardwright.plan import relabelled
 from shardwright.sharding import REDUCTIONS, Layout, P, Sharding, layout_of
 from shardwright.shards import Shard, Shards
 
@@ -73,15 +74,20 @@ class Array(Held):
 
     # -- to other places ----------------------------------------------------------------------------------------------
 
-    def reshard(self, target: "Sharding | P") -> "Array":
+    def reshard(self, target: "Sharding | P", *, allow_device_permutation: bool = False) -> "Array":
         """The same tensor laid out as `target` says; a partial value is reduced unless the target keeps it partial.
 
         >>> x = shard(np.arange(4), Mesh(x=2), P("x"))
         >>> x.reshard(P(None)).sharding
         Sharding(Mesh(x=2), P(None))
+
+        `sw.plan_reshard` says what moves. If `allow_device_permutation`, and the target's shards are the ones there are on
+        other devices, nothing moves: the result lies on a mesh with its devices in another order.
         """
         sharding = target if isinstance(target, Sharding) else Sharding(self.mesh, target)
         check_partial(sharding, self.dtype)
+        if allow_device_permutation:
+            sharding = relabelled(self.sharding, sharding.for_shape(self.shape), self.shape) or sharding
         layout = layout_of(sharding, self.shape)
         return Array.of(layout, self.placed(layout))
 

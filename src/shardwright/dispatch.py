@@ -21,7 +21,7 @@ from shardwright.engines import engine_named
 from shardwright.errors import ArrayError, ImplicitGatherError, ImplicitGatherWarning, OperationError
 from shardwright.held import Held, common_mesh
 from shardwright.ops import OPS, Call, Op, Rule, contraction
-from shardwright.plan import PARTIAL, Strategy, choose
+from shardwright.plan import PARTIAL, Strategy, choose, gathered_dims
 from shardwright.sharding import Layout, Sharding, layout_of
 
 WARN_ABOVE = 16 * 2**20  # bytes that an implicit gather may bring to a device unnoticed
@@ -338,12 +338,11 @@ def _inplace(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def _gathers(op: Op, strategy: Strategy, arrays: Sequence[Held]) -> list[tuple[str, str, Sequence[int], int]]:
     found: list[tuple[str, str, Sequence[int], int]] = []
-    for x, costs in zip(arrays, strategy.moves, strict=True):
-        for cost in costs:
-            if cost.name == "all_gather" and cost.bytes:
-                cuts = [x.mesh.cut(axes, by=cost.axes) for axes in x.sharding.dims]
-                dims = [dim for dim, axes in enumerate(cuts) if set(axes) & set(cost.axes)]
-                found.append((op.name, x.summary(), dims, cost.bytes))
+    for x, there, costs in zip(arrays, strategy.operands, strategy.moves, strict=True):
+        received = sum(cost.bytes for cost in costs)
+        dims = gathered_dims(x.sharding, there) if received else []
+        if dims:
+            found.append((op.name, x.summary(), dims, received))
     return found
 
 

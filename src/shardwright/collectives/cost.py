@@ -19,7 +19,7 @@ class Cost(NamedTuple):
 
 
 def cost_of(name: str, mesh: Mesh, axes: Sequence[str], local_bytes: float) -> Cost:
-    """The cost of a collective whose operand has `local_bytes` on each device.
+    """The cost of a collective whose operand has `local_bytes` on each device; of those that move only some, these bytes.
 
     >>> cost_of("all_gather", Mesh(x=4), ("x",), 1000).bytes
     3000
@@ -33,13 +33,14 @@ def cost_of(name: str, mesh: Mesh, axes: Sequence[str], local_bytes: float) -> C
         "all_to_all": share * local_bytes,
         "permute": local_bytes,
         "exchange": local_bytes,
+        "update_halo": local_bytes,
         "all_slice": 0.0,
     }[name]
     if group == 1 or not received:
         return Cost(name, tuple(axes), 0, 0.0)
     rounds = 2 if name == "all_reduce" else 1
     links = [mesh.links[mesh.axis(axis).name] for axis in axes]
-    straight = name in ("permute", "exchange")
+    straight = name == "update_halo"  # neighbours only
     steps = sum(link.latency if straight else latency(mesh, axis) for axis, link in zip(axes, links, strict=True))
     return Cost(name, tuple(axes), math.ceil(received), rounds * steps + received * seconds_per_byte(mesh, axes))
 

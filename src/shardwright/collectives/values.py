@@ -225,6 +225,17 @@ class Broadcast(Collective):
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange(Collective):
+    """Every device gets what it lacks of its shard of `target` from devices that hold it, and nothing else."""
+
+    target: Sharding
+    name: ClassVar[str] = "exchange"
+
+    def on(self, sharding: Sharding, shape: Shape) -> Sharding:
+        return self.target.for_shape(shape)
+
+
+@dataclass(frozen=True, slots=True)
 class Gather(Collective):
     """The root gets the members' tensors joined along a dim; the others get zeros."""
 

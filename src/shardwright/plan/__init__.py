@@ -1,6 +1,18 @@
-"""What an operation costs under each sharding, and which to take."""
+"""Moving tensors at least cost, what an operation costs under each sharding, and which to take."""
 
-from shardwright.plan.move import move_costs
+from shardwright.plan.price import gathered_dims, move_costs
+from shardwright.plan.reshard import ReshardPlan, Step, plan_reshard, relabelled
 from shardwright.plan.strategy import PARTIAL, Strategy, choose, strategies
 
-__all__ = ["PARTIAL", "Strategy", "choose", "move_costs", "strategies"]
+__all__ = [
+    "PARTIAL",
+    "ReshardPlan",
+    "Step",
+    "Strategy",
+    "choose",
+    "gathered_dims",
+    "move_costs",
+    "plan_reshard",
+    "relabelled",
+    "strategies",
+]

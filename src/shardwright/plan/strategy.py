@@ -16,7 +16,7 @@ import numpy as np
 from shardwright.collectives import Cost, cost_of, latency, seconds_per_byte
 from shardwright.mesh import Mesh
 from shardwright.ops import Rule
-from shardwright.plan.move import move_costs
+from shardwright.plan.price import move_costs
 from shardwright.sharding import P, Sharding, layout_of
 
 PARTIAL = "partial"
@@ -364,12 +364,12 @@ def _row_costs(
             if dim == (factor,) and sharding.dims[at]:
                 layout = layout_of(sharding, shape)
                 held = layout.dims[at]
-                rows = 1
+                rows, stays = 1, False
                 if factor in rule.rows:
                     stays = _owned_cuts(rule, factor, held.parts, held.cuts) is not None
                     rows = rule.rows[factor].span - 1 if stays else held.block
                 local = float(np.prod(layout.local_shape)) / max(held.block, 1) * rows * size
-                yield cost_of("exchange", sharding.mesh, sharding.dims[at], local)
+                yield cost_of("update_halo" if stays else "exchange", sharding.mesh, sharding.dims[at], local)
 
 
 def _ordered(

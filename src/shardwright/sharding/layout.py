@@ -178,6 +178,16 @@ class Layout:
         ]
         return np.stack(columns, axis=1) if columns else np.zeros((math.prod(self.full_shape), 0), np.int64)
 
+    @cached_property
+    def boxes(self) -> Ints:
+        """Where each device's shard begins and ends, halos aside: an array of (2, devices, dims)."""
+        if not self.dims:
+            return np.zeros((2, math.prod(self.full_shape), 0), np.int64)
+        columns = [
+            (dim.offsets[:-1][at], dim.offsets[1:][at]) for dim, at in zip(self.dims, self.shard_places.T, strict=True)
+        ]
+        return np.array(columns).transpose(1, 2, 0)
+
 
 def layout_of(sharding: Sharding, shape: tuple[int, ...], lanes: tuple[str, ...] = ()) -> Layout:
     """The layout of a sharding for a shape; cached. `lanes` are the mesh's axes cut finer than the sharding needs."""

@@ -1,0 +1,325 @@
+"""Ways from one sharding to another: chains of collectives over pieces of axes, found without touching devices or data.
+
+A chain slices first, then exchanges axes between dims and permutes devices, and gathers last, so that every step works
+on the smallest shards there are and no device ever holds more than the larger of source and target. Per dim the pieces
+of axes are a list, outermost first: a slice or an all-to-all adds to its end, a gather or an all-to-all takes from it,
+and a permute rearranges all lists at once as long as each dim keeps its number of shards.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import permutations, product
+from typing import NamedTuple
+
+from shardwright.collectives import seconds_per_byte
+from shardwright.mesh import Mesh, SubAxis
+from shardwright.sharding import Sharding
+
+State = tuple[tuple[str, ...], ...]  # per dim the pieces that split it
+Chain = list[tuple[float, State]]  # states after each move, with the move's cost in units of the local size
+MOST_STATES = 20_000  # looked at before a chain is given up
+
+
+class Move(NamedTuple):
+    """One collective of a chain: its name, its axes, the dim that gains, the dim that loses, the state it leaves."""
+
+    name: str
+    axes: tuple[str, ...]
+    dim: int
+    other: int
+    state: State
+
+
+class Change:
+    """Two shardings of one mesh, with their axes cut into common pieces: what stays, comes, goes and moves."""
+
+    def __init__(self, source: Sharding, target: Sharding) -> None:
+        self.mesh: Mesh = source.mesh
+        everything = (*source.axes, *target.axes)
+        self.possible = self.mesh.share_a_cut(everything)  # halves and thirds of one axis have no common pieces
+        if not self.possible:
+            return
+        self.was = tuple(self._pieces(axes, everything) for axes in source.dims)
+        self.becomes = tuple(self._pieces(axes, everything) for axes in target.dims)
+        self.held = {piece for axes in self.was for piece in axes}
+        self.wanted = {piece for axes in self.becomes for piece in axes}
+        partial = self._pieces(source.partial, everything)
+        kept = self._pieces(target.partial, everything) if source.reduction == target.reduction else ()
+        self.reduced = tuple(piece for piece in partial if piece not in kept)  # partial, and no longer so
+
+    def _pieces(self, axes: Sequence[str], by: Sequence[str]) -> tuple[str, ...]:
+        return tuple(piece for piece in self.mesh.cut(axes, by=by) if self.size(piece) > 1)
+
+    def size(self, piece: str) -> int:
+        """The devices along a piece."""
+        return self.mesh.axis(piece).size
+
+    def product(self, pieces: Sequence[str]) -> int:
+        """The devices along pieces."""
+        return math.prod(map(self.size, pieces))
+
+    @cached_property
+    def suffixes(self) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Per dim what follows the common outer pieces, before and after."""
+        return _suffixes(self.was, self.becomes)
+
+    @property
+    def crossed(self) -> tuple[str, ...]:
+        """The pieces along which devices must hear from one another: data lies along them that belongs elsewhere."""
+        return tuple(piece for old, _ in self.suffixes for piece in old)
+
+    @property
+    def overlap(self) -> float:
+        """The least part of its new shard that a device already holds, for even shards."""
+        if any(old and new for old, new in self.suffixes):
+            return 0.0
+        return 1 / self.product([piece for old, new in self.suffixes if not new for piece in old])
+
+    @property
+    def lost_dims(self) -> list[int]:
+        """The dims with pieces that split nothing any more: these are gathered."""
+        return [dim for dim, axes in enumerate(self.was) if any(piece not in self.wanted for piece in axes)]
+
+    # -- chains -------------------------------------------------------------------------------------------------------
+
+    def chain(self, deep: bool = False) -> list[Move] | None:
+        """The moves of least bytes that are collectives; None where there is none of at most one step between slices and
+        gathers, or if `deep` none at all that can be found."""
+        was, becomes = self.was, self.becomes
+        new = [self._runs(axes, self.held) for axes in becomes]
+        gone = [self._runs(axes, self.wanted) for axes in was]
+        middle = self._meet(list(_placed(was, new, 64)), list(_placed(becomes, gone, 64)))
+        if middle is None and deep:
+            primes = self._primes()
+            split = [[(p,) for run in runs for axis in run for p in primes[axis]] for runs in (*new, *gone)]
+            starts = list(_placed(_refined(was, primes), split[: len(new)], 2000))
+            ends = list(_placed(_refined(becomes, primes), split[len(new) :], 2000))
+            middle = self._search(starts, ends)
+        if middle is None:
+            return None
+        first, last = middle[0][1], middle[-1][1]
+        moves = [*self.grown(first), *self._between(middle)]
+        return [*moves, *self._shrunk(last)]
+
+    def _runs(self, axes: tuple[str, ...], others: set[str]) -> list[tuple[str, ...]]:
+        """Neighbouring pieces that the other side does not have: they come, or go, together."""
+        runs: list[tuple[str, ...]] = []
+        open_run: list[str] = []
+        for piece in (*axes, ""):
+            if piece and piece not in others:
+                open_run.append(piece)
+            elif open_run:
+                runs.append(tuple(open_run))
+                open_run = []
+        return runs
+
+    def _meet(self, starts: list[State], ends: list[State]) -> Chain | None:
+        """No move, one all-to-all, or one permute: in the order of their bytes."""
+        for start in starts:
+            if start in ends:
+                return [(0.0, start)]
+        pairs = [(self._exchanged(start, end), start, end) for start in starts for end in ends]
+        found = [(cost, start, end) for cost, start, end in pairs if cost is not None]
+        if found:
+            cost, start, end = min(found, key=lambda entry: entry[0])
+            return [(0.0, start), (cost, end)]
+        shards = [self._shards(end) for end in ends]
+        for start in starts:
+            if self._shards(start) in shards:
+                return [(0.0, start), (1.0, ends[shards.index(self._shards(start))])]
+        return None
+
+    def _shards(self, state: State) -> tuple[int, ...]:
+        return tuple(self.product(axes) for axes in state)
+
+    def _exchanged(self, start: State, end: State) -> float | None:
+        """The cost of the one all-to-all that leads from a state to another, if one does."""
+        unlike = [dim for dim, axes in enumerate(start) if axes != end[dim]]
+        if len(unlike) != 2:
+            return None
+        for i, j in (unlike, unlike[::-1]):
+            moved = start[i][len(end[i]) :]
+            if moved and start[i][: len(end[i])] == end[i] and end[j] == start[j] + moved:
+                return 1 - 1 / self.product(moved)
+        return None
+
+    def _search(self, starts: list[State], ends: list[State]) -> Chain | None:
+        """Chains of any number of all-to-alls and at most one permute, from both sides until they meet."""
+        ahead: dict[State, tuple[float, State | None]] = dict.fromkeys(starts, (0.0, None))
+        behind: dict[State, tuple[float, State | None]] = dict.fromkeys(ends, (0.0, None))
+        best = self._joined(ahead, behind)
+        fresh = [starts, ends]
+        for depth in range(1, 7):
+            if best is not None and best[0] <= depth / 2:
+                break  # every all-to-all more costs half of the local size at least
+            side = depth % 2
+            known = behind if side == 0 else ahead
+            fresh[1 - side] = self._expanded(known, fresh[1 - side])
+            if len(ahead) + len(behind) > MOST_STATES:
+                break
+            found = self._joined(ahead, behind)
+            if found is not None and (best is None or found[0] < best[0]):
+                best = found
+        if best is None:
+            return None
+        _, here, there = best
+        forward, backward = _path(ahead, here), _path(behind, there)
+        chain = [(cost, state) for cost, state in forward]
+        if here != there:
+            chain.append((1.0, there))
+        return chain + [(cost, backward[i - 1][1]) for i, (cost, _) in reversed(list(enumerate(backward))) if i]
+
+    def _expanded(self, known: dict[State, tuple[float, State | None]], layer: list[State]) -> list[State]:
+        result: dict[State, None] = {}
+        for state in layer:
+            for cost, other in self._neighbours(state):
+                total = known[state][0] + cost
+                if other not in known or known[other][0] > total:
+                    known[other] = (total, state)
+                    result[other] = None
+        return list(result)
+
+    def _neighbours(self, state: State) -> Iterator[tuple[float, State]]:
+        """Every all-to-all from a state: the innermost pieces of a dim become the innermost of another."""
+        for i, axes in enumerate(state):
+            for count in range(1, len(axes) + 1):
+                rest, moved = axes[:-count], axes[-count:]
+                for j in range(len(state)):
+                    if j != i:
+                        lists = [rest if d == i else (a + moved if d == j else a) for d, a in enumerate(state)]
+                        yield 1 - 1 / self.product(moved), tuple(lists)
+
+    def _joined(
+        self, ahead: Mapping[State, tuple[float, State | None]], behind: Mapping[State, tuple[float, State | None]]
+    ) -> tuple[float, State, State] | None:
+        """The cheapest pair of states from both sides that are the same, or a permute apart."""
+        same = [(ahead[s][0] + behind[s][0], s, s) for s in ahead if s in behind]
+        shards: dict[tuple[int, ...], State] = {}
+        for state, (cost, _) in behind.items():
+            key = self._shards(state)
+            if key not in shards or cost < behind[shards[key]][0]:
+                shards[key] = state
+        for state, (cost, _) in ahead.items():
+            other = shards.get(self._shards(state))
+            if other is not None:
+                same.append((cost + 1 + behind[other][0], state, other))
+        return min(same, key=lambda entry: entry[0], default=None)
+
+    def _primes(self) -> dict[str, tuple[str, ...]]:
+        """Every piece cut into pieces of prime size."""
+        result = {}
+        for piece in self.held | self.wanted:
+            axis, parts = self.mesh.axis(piece), []
+            pre, left, factor = axis.pre, axis.size, 2
+            while left > 1:
+                while left % factor == 0:
+                    parts.append(SubAxis(axis.name, pre, factor).text(self.mesh.sizes[axis.name]))
+                    pre, left = pre * factor, left // factor
+                factor += 1
+            result[piece] = tuple(parts)
+        return result
+
+    # -- from states to collectives -----------------------------------------------------------------------------------
+
+    def grown(self, first: State) -> Iterator[Move]:
+        """The slices that lead to the first state, then what is reduced and scattered."""
+        whole = self._same_cut(first)
+        state = list(self.was if whole else _refined(self.was, self._primes()))
+        later: list[tuple[int, tuple[str, ...]]] = []
+        scattered = set(self.reduced if whole else _refined((self.reduced,), self._primes())[0])
+        for dim, axes in enumerate(first):
+            added = axes[len(state[dim]) :]
+            if added and not set(added) & scattered:
+                state[dim] = axes
+                yield Move("all_slice", added, dim, -1, tuple(state))
+            elif added:
+                later.append((dim, added))
+        for dim, added in later:
+            for run, name in _by_kind(added, scattered):
+                state[dim] = state[dim] + run
+                yield Move(name, run, dim, -1, tuple(state))
+        left = tuple(piece for piece in self.reduced if piece not in self.wanted)
+        if left:
+            yield Move("all_reduce", left, -1, -1, tuple(state))
+
+    def _same_cut(self, state: State) -> bool:
+        known = self.held | self.wanted
+        return all(piece in known for axes in state for piece in axes)
+
+    def _between(self, chain: Chain) -> Iterator[Move]:
+        before = chain[0][1]
+        for cost, state in chain[1:]:
+            if cost == 1.0 and self._exchanged(before, state) is None:
+                unlike = dict.fromkeys(p for a, b in _suffixes(before, state) for p in (*a, *b))
+                yield Move("permute", tuple(unlike), -1, -1, state)
+            else:
+                loses = next(d for d, axes in enumerate(state) if len(axes) < len(before[d]))
+                gains = next(d for d, axes in enumerate(state) if len(axes) > len(before[d]))
+                yield Move("all_to_all", state[gains][len(before[gains]) :], gains, loses, state)
+            before = state
+
+    def _shrunk(self, last: State) -> Iterator[Move]:
+        """The gathers that lead from the last state to the target: along slow links first, while shards are small."""
+        state = list(last)
+        wanted = self.becomes if self._same_cut(last) else _refined(self.becomes, self._primes())
+        gathers = [(dim, axes[len(wanted[dim]) :]) for dim, axes in enumerate(last) if len(axes) > len(wanted[dim])]
+        if len(gathers) > 1:
+            gathers.sort(key=lambda entry: -seconds_per_byte(self.mesh, entry[1]))
+        for dim, gathered in gathers:
+            state[dim] = wanted[dim]
+            yield Move("all_gather", gathered, -1, dim, tuple(state))
+
+
+def _suffixes(before: State, after: State) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    result = []
+    for old, new in zip(before, after, strict=True):
+        same = 0
+        while same < min(len(old), len(new)) and old[same] == new[same]:
+            same += 1
+        result.append((old[same:], new[same:]))
+    return result
+
+
+def _placed(base: State, runs: Sequence[Sequence[tuple[str, ...]]], most: int) -> Iterator[State]:
+    """The states with runs of pieces put innermost: first each on its own dim, then, if that is not too many, on any."""
+    everything = [run for some in runs for run in some]
+    homes = [dim for dim, some in enumerate(runs) for _ in some]
+    yield _with(base, everything, homes)
+    count, n = len(everything), len(base)
+    if count and n**count * math.factorial(count) <= most:
+        for order in permutations(range(count)):
+            for dims in product(range(n), repeat=count):
+                yield _with(base, [everything[i] for i in order], dims)
+
+
+def _with(base: State, runs: Sequence[tuple[str, ...]], dims: Sequence[int]) -> State:
+    state = list(base)
+    for run, dim in zip(runs, dims, strict=True):
+        state[dim] = state[dim] + run
+    return tuple(state)
+
+
+def _refined(state: State, primes: Mapping[str, tuple[str, ...]]) -> State:
+    return tuple(tuple(p for piece in axes for p in primes.get(piece, (piece,))) for axes in state)
+
+
+def _by_kind(pieces: tuple[str, ...], scattered: set[str]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Neighbouring pieces that are sliced, or reduced and scattered, together."""
+    run: list[str] = []
+    for at, piece in enumerate(pieces):
+        run.append(piece)
+        if at + 1 == len(pieces) or (pieces[at + 1] in scattered) != (piece in scattered):
+            yield tuple(run), "reduce_scatter" if piece in scattered else "all_slice"
+            run = []
+
+
+def _path(known: Mapping[State, tuple[float, State | None]], state: State) -> Chain:
+    """The states that led to one, in order, with the cost of the move to each."""
+    path: Chain = []
+    at: State | None = state
+    while at is not None:
+        cost, before = known[at]
+        path.append((cost - (known[before][0] if before is not None else 0.0), at))
+        at = before
+    return path[::-1]

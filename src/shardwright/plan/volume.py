@@ -1,0 +1,110 @@
+"""How much moves between two shardings: what every device lacks, what it sends, and the least that any way needs."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.plan.route import Change
+from shardwright.sharding import Layout, Sharding, layout_of
+
+Shape = tuple[int, ...]
+Ints = NDArray[np.int64]
+
+
+def sizes_of(boxes: Ints) -> Ints:
+    return np.prod(boxes[1] - boxes[0], axis=-1)
+
+
+def _boxes(sharding: Sharding, shape: Shape) -> Ints:
+    """Each device's box, with its halo as far as that lies in the tensor."""
+    boxes = layout_of(sharding, shape).boxes
+    if not sharding.halo:
+        return boxes
+    low, high = (np.array([pair[side] for pair in sharding.halo]) for side in (0, 1))
+    return np.stack([np.maximum(boxes[0] - low, 0), np.minimum(boxes[1] + high, np.array(shape))])
+
+
+def _overlaps(source: Sharding, target: Sharding, shape: Shape) -> Ints:
+    """Per device of the target's mesh the elements of its new shard that it already holds."""
+    here, there = _boxes(source, shape), _boxes(target, shape)
+    if source.mesh.device_ids != target.mesh.device_ids:
+        places = {device: place for place, device in enumerate(source.mesh.device_ids)}
+        at = np.array([places.get(device, -1) for device in target.mesh.device_ids])
+        here = np.where((at >= 0)[None, :, None], here[:, np.maximum(at, 0)], 0)
+    common = np.minimum(here[1], there[1]) - np.maximum(here[0], there[0])
+    return np.prod(np.maximum(common, 0), axis=-1)
+
+
+def received(source: Sharding, target: Sharding, shape: Shape) -> Ints:
+    """Per device the elements of its new shard that it lacks: what it must receive, however that is done."""
+    return sizes_of(_boxes(target, shape)) - _overlaps(source, target, shape)
+
+
+def sent(source: Sharding, target: Sharding, shape: Shape) -> int:
+    """The elements that the busiest device sends, if those who hold the same share the work evenly.
+
+    The copies of the target together need every element of a shard as often as there are copies; what its holders keep
+    for themselves is not sent.
+    """
+    here, there = layout_of(source, shape), layout_of(target, shape)
+    copies = there.mesh.size // math.prod(dim.parts for dim in there.dims)
+    holders = here.mesh.size // math.prod(dim.parts for dim in here.dims)
+    sizes = sizes_of(here.boxes)
+    shard = shard_of(here)
+    kept = np.zeros(here.mesh.size, np.int64)
+    overlaps = _overlaps(source, target, shape)
+    if source.mesh.device_ids == target.mesh.device_ids:
+        kept = overlaps
+    else:
+        places = {device: place for place, device in enumerate(source.mesh.device_ids)}
+        for device, elements in zip(target.mesh.device_ids, overlaps.tolist(), strict=True):
+            if device in places:
+                kept[places[device]] = elements
+    count = int(shard.max(initial=0)) + 1
+    needed = np.zeros(count)
+    needed[shard] = sizes * float(copies)
+    needed -= np.bincount(shard, weights=kept, minlength=count)
+    return math.ceil(float(needed.max(initial=0)) / holders)
+
+
+def shard_of(layout: Layout) -> Ints:
+    """The number of the shard that each device holds."""
+    shard = np.zeros(layout.mesh.size, np.int64)
+    for dim, places in zip(layout.dims, layout.shard_places.T, strict=True):
+        shard = shard * dim.parts + places
+    return shard
+
+
+def lower_bound(source: Sharding, target: Sharding, shape: Shape, itemsize: int) -> int:
+    """Bytes that some device must receive, whatever the algorithm.
+
+    A device receives what it lacks of its new shard. A partial value needs more: every element has p summands, so p - 1
+    messages combine them and one more goes to each further device that wants the result; spread over all devices, that is the
+    least the busiest receives.
+    """
+    fitted, there = source.for_shape(shape), target.for_shape(shape)
+    lacking = int(received(fitted, there, shape).max(initial=0))
+    summands = _reduced_summands(fitted, there)
+    if summands > 1:
+        wanted = there.mesh.size // there.mesh.axis_size(tuple(a for axes in there.dims for a in axes))
+        kept = there.mesh.axis_size(there.partial) if there.partial else 1
+        messages = math.prod(shape) * (summands - 1 + max(wanted // kept - 1, 0)) * kept
+        lacking = max(lacking, math.ceil(messages / there.mesh.size))
+    return lacking * itemsize
+
+
+def _reduced_summands(source: Sharding, target: Sharding) -> int:
+    """How many summands of each element are combined."""
+    if not source.partial:
+        return 1
+    change = Change(source, target) if source.mesh == target.mesh else None
+    pieces = change.reduced if change is not None and change.possible else source.partial
+    return source.mesh.axis_size(tuple(pieces)) if pieces else 1
+
+
+def halo_rows(sharding: Sharding, shape: Shape) -> int:
+    """The elements of halos that the device with the most of them receives."""
+    if not sharding.halo:
+        return 0
+    return int(received(sharding.replace(halo={}).for_shape(shape), sharding, shape).max(initial=0))

@@ -1,0 +1,180 @@
+"""Resharding between random shardings: right on every device, never below the bound, and direct exactly at it."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import oracle
+import shardwright as sw
+from helpers import assert_devices
+from shardwright.errors import ShardingError
+from strategies import host_arrays, meshes, shapes, shardings
+
+
+@st.composite
+def changes(draw, partial=False, halo=False, offsets=True):
+    """A tensor, and two shardings of it on one mesh of up to 4 axes."""
+    mesh = draw(meshes(max_axes=4, max_devices=24))
+    host = host_arrays(draw(shapes(min_dims=1, max_dims=3, max_size=9)), seed=draw(st.integers(0, 99)))
+    source, target = (
+        draw(shardings(mesh, host.shape, partial=partial, halo=halo, offsets=offsets)).for_shape(host.shape)
+        for _ in range(2)
+    )
+    return host, source, target
+
+
+def held(host, sharding):
+    cuts = {dim: list(given) for dim, given in enumerate(sharding.offsets) if given}
+    halo = {dim: pair for dim, pair in enumerate(sharding.halo) if pair != (0, 0)}
+    return oracle.shards(host, dict(sharding.mesh.sizes), sharding.dims, cuts, halo)
+
+
+def check(x, host):
+    assert_devices(x.mesh, [shard.data for shard in x.shards], held(host, x.sharding))
+
+
+def follow(plan, x, host):
+    """Run a plan step by step, looking at every device after each."""
+    at = plan.source
+    for step in plan.steps:
+        assert step.source is at
+        runs_alone = step.name in ("permute", "update_halo", "local")
+        x = x.reshard(step.result) if runs_alone else x.apply_collective(step.collective)
+        assert x.sharding is step.result
+        if not x.sharding.partial:
+            check(x, host)
+        at = step.result
+    assert at is plan.target
+    return x
+
+
+@settings(max_examples=400)
+@given(change=changes())
+def test_every_way_is_right_and_the_direct_one_at_the_bound(change):
+    host, source, target = change
+    x = sw.shard(host, source)
+    check(x.reshard(target), host)
+    plans = {}
+    for algorithm in ("best", "direct", "portable"):
+        if algorithm == "portable" and not source.mesh.share_a_cut((*source.axes, *target.axes)):
+            with pytest.raises(ShardingError, match="No chain of collectives"):
+                sw.plan_reshard(host.shape, host.dtype, x.mesh, source, target, algorithm=algorithm)
+            continue
+        plan = plans[algorithm] = sw.plan_reshard(host.shape, host.dtype, x.mesh, source, target, algorithm=algorithm)
+        check(follow(plan, x, host), host)
+        assert plan.bytes_received >= plan.lower_bound
+    assert plans["direct"].bytes_received == plans["direct"].lower_bound
+    assert plans["best"].time <= plans["direct"].time
+
+
+@settings(max_examples=200)
+@given(change=changes())
+def test_the_messages_of_an_exchange_bring_each_device_what_it_lacks(change):
+    host, source, target = change
+    (step,) = sw.plan_reshard(host.shape, host.dtype, source.mesh, source, target, algorithm="direct").steps or (None,)
+    assume(step is not None and step.name == "exchange")
+    mesh = source.mesh
+    has, wants = {}, {}
+    for sharding, masks in ((source, has), (target, wants)):
+        cuts = {dim: list(given) for dim, given in enumerate(sharding.offsets) if given}
+        numbers = oracle.shards(np.arange(host.size).reshape(host.shape), dict(mesh.sizes), sharding.dims, cuts)
+        for coords, part in numbers.items():
+            masks[mesh.index(coords)] = set(part.ravel().tolist())
+    got = {device: set() for device in wants}
+    sent = dict.fromkeys(has, 0)
+    every = np.arange(host.size).reshape(host.shape)
+    for sender, receiver, box, elements in step.transfers:
+        part = set(every[box].ravel().tolist())
+        assert len(part) == elements > 0
+        assert part <= has[sender]
+        assert not part & (has[receiver] | got[receiver])
+        got[receiver] |= part
+        sent[sender] += elements
+    for device, wanted in wants.items():
+        assert wanted <= has[device] | got[device]
+        assert got[device] <= wanted
+    assert max(map(len, got.values())) * host.itemsize == step.received
+    assert max(sent.values()) * host.itemsize >= step.sent  # which shares every box evenly among its holders
+
+
+@settings(max_examples=300)
+@given(change=changes(offsets=False), scale=st.sampled_from([720]))
+def test_a_chain_of_even_shards_never_holds_more_than_the_larger_end(change, scale):
+    host, source, target = change
+    shape = (scale,) * host.ndim  # divided by every number of shards there can be here
+    parts = [source.parts(d) for d in range(host.ndim)] + [target.parts(d) for d in range(host.ndim)]
+    assume(all(scale % n == 0 for n in parts))
+    try:
+        plan = sw.plan_reshard(shape, np.int8, source.mesh, source, target, algorithm="portable")
+    except ShardingError:
+        return
+    room = max(math.prod(local) for s in (source, target) for local in [local_shape(s, shape)])
+    assert all(math.prod(step.local_after) <= room for step in plan.steps)
+    assert plan.peak_bytes <= room + max((step.message for step in plan.steps), default=0)
+    assert all(step.message <= math.prod(step.local_before) for step in plan.steps)
+    direct = sw.plan_reshard(shape, np.int8, source.mesh, source, target, algorithm="direct")
+    assert direct.lower_bound == direct.bytes_received <= plan.bytes_received
+
+
+def local_shape(sharding, shape):
+    return tuple(-(-n // sharding.parts(dim)) for dim, n in enumerate(shape))
+
+
+@settings(max_examples=300)
+@given(change=changes(partial=True, halo=True))
+def test_partial_values_halos_and_offsets_are_part_of_it(change):
+    host, source, target = change
+    x = sw.shard(host, source)
+    made = x.reshard(target)
+    np.testing.assert_array_equal(np.asarray(made), host)
+    if not target.partial:
+        check(made, host)
+    for algorithm in ("best", "direct"):
+        plan = sw.plan_reshard(host.shape, host.dtype, x.mesh, source, target, algorithm=algorithm)
+        np.testing.assert_array_equal(np.asarray(follow(plan, x, host)), host)
+        assert plan.bytes_received >= plan.lower_bound
+        assert not plan.steps or plan.steps[-1].result is target
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_arrays_move_between_meshes(data):
+    one, other = (data.draw(meshes(max_axes=3, max_devices=12)) for _ in range(2))
+    host = host_arrays(data.draw(shapes(min_dims=1, max_dims=3)))
+    source = data.draw(shardings(one, host.shape, partial=False, halo=False)).for_shape(host.shape)
+    target = data.draw(shardings(other, host.shape, partial=False, halo=False)).for_shape(host.shape)
+    x = sw.shard(host, source)
+    check(x.reshard(target), host)
+    plan = sw.plan_reshard(host.shape, host.dtype, one, source, target)
+    if one != other:
+        assert plan.algorithm == "direct"
+        lacking = []
+        places = {d: set(n.ravel().tolist()) for d, n in numbered(host, source).items()}
+        for device, wanted in numbered(host, target).items():
+            lacking.append(len(set(wanted.ravel().tolist()) - places.get(device, set())))
+        assert plan.bytes_received == max(lacking) * host.itemsize == plan.lower_bound
+
+
+def numbered(host, sharding):
+    """The numbers of the elements that each device holds, by its id."""
+    every = np.arange(host.size).reshape(host.shape)
+    return {sharding.mesh.index(coords): part for coords, part in held(every, sharding).items()}
+
+
+@settings(max_examples=200)
+@given(change=changes())
+def test_devices_that_hold_the_right_shards_may_change_places(change):
+    host, source, target = change
+    plan = sw.plan_reshard(host.shape, host.dtype, source.mesh, source, target, allow_device_permutation=True)
+    made = sw.shard(host, source).reshard(target, allow_device_permutation=True)
+    check(made, host)
+    boxes = [sorted(map(str, numbered(host, s).values())) for s in (source, target)]
+    if boxes[0] == boxes[1] and len(set(boxes[0])) == source.mesh.size:
+        assert plan.algorithm == "relabel"
+        assert not plan.steps
+        assert made.sharding is plan.target
+        was, now = numbered(host, source), numbered(host, made.sharding)
+        assert all(was[device].ravel().tolist() == now[device].ravel().tolist() for device in was)

@@ -1,0 +1,215 @@
+"""Plans to lay a tensor out anew: the cheapest there are, what they say, and what they refuse."""
+
+import numpy as np
+import pytest
+
+import oracle
+import shardwright as sw
+from brute_force import Shardings, whole_axes
+from helpers import assert_devices
+from shardwright import P
+from shardwright.errors import ShardingError
+from shardwright.plan import move_costs
+
+MESH = sw.Mesh(x=2, y=4)
+XY = {"x": 2, "y": 4}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape", "pairs"),
+    [(XY, (8, 8), 121), ({"x": 2, "y": 3}, (6, 6), 121), ({"x": 2, "y": 2}, (4, 4, 4), 361)],
+)
+def test_chains_of_collectives_are_as_cheap_as_any(sizes, shape, pairs):
+    every = Shardings(sizes, shape)
+    mesh, ends = sw.Mesh(sizes), list(whole_axes(list(sizes), len(shape)))
+    assert len(ends) ** 2 == pairs
+    for a in ends:
+        for b in ends:
+            plan = sw.plan_reshard(shape, np.int8, mesh, P(*a), P(*b), algorithm="portable")
+            least = every.least(every.refined(a), every.refined(b))
+            assert plan.bytes_received == least, f"{a} → {b}: {plan.explain()}"
+
+
+def test_the_brute_force_search_can_tell_more_from_less():
+    every = Shardings(XY, (8, 8))
+    rows, columns = every.refined((("x",), ())), every.refined(((), ("x",)))
+    assert every.least(rows, columns) == 16  # half of 32 elements: an all-to-all
+    assert every.least(rows, rows) == 0
+
+
+@pytest.mark.parametrize("algorithm", ["best", "direct", "portable"])
+def test_all_121_pairs_are_right_on_every_device(algorithm):
+    host = np.arange(64).reshape(8, 8)
+    ends = list(whole_axes(list(XY), 2))
+    for a in ends:
+        for b in ends:
+            plan = sw.plan_reshard((8, 8), host.dtype, MESH, P(*a), P(*b), algorithm=algorithm)
+            held = oracle.shards(host, XY, a)
+            for step in plan.steps:
+                held = run(step, held, host)
+                assert_devices(MESH, held.values(), oracle.shards(host, XY, step.result.dims))
+            assert_devices(MESH, held.values(), oracle.shards(host, XY, b))
+            assert plan.bytes_received >= plan.lower_bound
+            if algorithm != "portable":
+                assert plan.bytes_received == plan.lower_bound
+
+
+def run(step, held, host):
+    """A step by hand, on a dict from device to tensor."""
+    c = step.collective
+    if step.name == "all_slice":
+        return oracle.all_slice(held, XY, c.axes, c.dim)
+    if step.name == "all_gather":
+        return oracle.all_gather(held, XY, c.axes, c.dim)
+    if step.name == "all_to_all":
+        return oracle.all_to_all(held, XY, c.axes, c.split_dim, c.concat_dim)
+    if step.name == "permute":
+        return oracle.permute(held, XY, c.axes, c.pairs)
+    assert step.name in ("exchange", "local")
+    made = {}
+    before, after = (oracle.shards(np.arange(64).reshape(8, 8), XY, s.dims) for s in (step.source, step.result))
+    for device, numbers in after.items():
+        values = dict(zip(before[device].ravel().tolist(), held[device].ravel().tolist(), strict=True))
+        for message in step.transfers:
+            if message.receiver == MESH.index(device):
+                sender = MESH.coords(message.sender)
+                known = dict(zip(before[sender].ravel().tolist(), held[sender].ravel().tolist(), strict=True))
+                wanted = np.arange(64).reshape(8, 8)[message.box].ravel().tolist()
+                values |= {number: known[number] for number in wanted}
+        made[device] = np.array([values[n] for n in numbers.ravel().tolist()], host.dtype).reshape(numbers.shape)
+    return made
+
+
+def test_the_known_case_receives_1792_bytes():
+    args = (16, 16, 16), np.float32, MESH, P("y", None, "x"), P(None, ("x", "y"), None)
+    plan = sw.plan_reshard(*args)
+    assert (plan.bytes_received, plan.lower_bound, plan.algorithm) == (1792, 1792, "direct")
+    chain = sw.plan_reshard(*args, algorithm="portable")
+    assert chain.bytes_received == 2560
+    assert [step.name for step in chain.steps] == ["all_to_all", "all_to_all"]
+    assert chain.peak_bytes == 2048 + 1024
+    assert plan is sw.plan_reshard(*args)  # made once
+
+
+def names(plan):
+    return [step.name for step in plan.steps]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "steps", "received"),
+    [
+        (P("x"), P("x", "y"), ["all_slice"], 0),
+        (P(("x", "y")), P("x"), ["all_gather"], 3 * 32),
+        (P("x"), P(None, "x"), ["all_to_all"], 64),
+        (P("x", "y"), P("x", "y"), [], 0),
+        (P(None, "y"), P("x:(1)2", "y"), ["all_slice"], 0),
+    ],
+    ids=str,
+)
+def test_one_collective_is_enough_where_it_is(source, target, steps, received):
+    plan = sw.plan_reshard((8, 8), np.float32, MESH, source, target)
+    assert names(plan) == steps
+    assert plan.bytes_received == received == plan.lower_bound
+
+
+def test_partial_values_are_reduced_on_the_way():
+    some = sw.Sharding(MESH, P(None, None), partial="y")
+    assert names(sw.plan_reshard((8, 8), np.float32, MESH, some, P("y"))) == ["reduce_scatter"]
+    assert names(sw.plan_reshard((8, 8), np.float32, MESH, some, P())) == ["all_reduce"]
+    assert names(sw.plan_reshard((8, 8), np.float32, MESH, some, P("x"))) == ["all_slice", "all_reduce"]
+    scatter = sw.plan_reshard((8, 8), np.float32, MESH, some, P("y"))
+    assert scatter.bytes_received == 3 * 64
+    assert scatter.lower_bound <= scatter.bytes_received
+    other = sw.Sharding(MESH, P(None, None), partial="y", reduction="max")
+    assert names(sw.plan_reshard((8, 8), np.float32, MESH, some, other)) == ["all_reduce", "local"]
+
+
+def test_halos_and_offsets_alone():
+    plain, wide = sw.Sharding(MESH, P("y")), sw.Sharding(MESH, P("y"), halo={0: 1})
+    plan = sw.plan_reshard((8, 8), np.float32, MESH, plain, wide)
+    assert names(plan) == ["update_halo"]
+    assert plan.bytes_received == 2 * 8 * 4 == plan.lower_bound
+    assert names(sw.plan_reshard((8, 8), np.float32, MESH, wide, plain)) == ["local"]
+    other = sw.Sharding(MESH, P("y"), offsets={0: (0, 1, 4, 6, 8)})
+    plan = sw.plan_reshard((8, 8), np.float32, MESH, plain, other)
+    assert names(plan) == ["exchange"]
+    assert plan.bytes_received == 8 * 4 == plan.lower_bound  # one row goes from the first shard to the second
+
+
+def test_between_meshes_only_what_is_missing_moves():
+    part = MESH.submesh((2, 2))
+    plan = sw.plan_reshard((8, 8), np.float32, MESH, sw.Sharding(MESH, P("x", "y")), sw.Sharding(part, P("x", "y")))
+    assert (plan.algorithm, names(plan)) == ("direct", ["exchange"])
+    assert plan.bytes_received == plan.lower_bound == 4 * 4 * 4  # the second column of devices has none of its part
+    same = sw.Mesh({"a": 8})
+    assert sw.plan_reshard((8,), np.float32, MESH, P(("x", "y")), sw.Sharding(same, P("a"))).bytes_received == 0
+    with pytest.raises(ShardingError, match=r"No chain of collectives was found .* Use algorithm='direct'"):
+        sw.plan_reshard((8,), np.float32, MESH, P("x"), sw.Sharding(same, P("a")), algorithm="portable")
+
+
+def test_devices_may_change_places():
+    x = sw.shard(np.arange(8), MESH, P(("x", "y")))
+    moved = x.reshard(P(("y", "x")), allow_device_permutation=True)
+    assert moved.sharding.spec == P(("y", "x"))
+    for shard in moved.shards:
+        assert shard.data.tolist() == [shard.device]
+    plan = sw.plan_reshard((8,), np.int64, MESH, P(("x", "y")), P(("y", "x")), allow_device_permutation=True)
+    assert (plan.algorithm, plan.steps, plan.bytes_received, plan.lower_bound) == ("relabel", (), 0, 0)
+    plan = sw.plan_reshard((8,), np.int64, MESH, P("x"), P("y"), allow_device_permutation=True)
+    assert plan.algorithm != "relabel"
+
+
+def test_links_decide():
+    slow = sw.Mesh(x=2, y=4, links={"x": sw.Link(bandwidth=1e9), "y": sw.Link(bandwidth=1e12)})
+    args = (512, 512, 512), np.float32, slow, P("y", "x"), P()
+    best, direct = (sw.plan_reshard(*args, algorithm=a) for a in ("best", "direct"))
+    assert best.algorithm == "portable"
+    assert best.time < direct.time
+    assert names(best) == ["all_gather", "all_gather"]
+    assert best.steps[0].axes == ("x",)  # along the slow link first, while shards are small
+    assert best.bytes_received == direct.bytes_received
+
+
+def test_messages_are_shared_among_those_who_hold_a_part():
+    mesh = sw.Mesh(x=2, y=3)
+    (step,) = sw.plan_reshard((12,), np.int8, mesh, P("x"), P("y"), algorithm="direct").steps
+    load = {}
+    for message in step.transfers:
+        load[message.sender] = load.get(message.sender, 0) + message.elements
+    assert sorted(load.values()) == [2, 2, 4, 4]  # messages of 2 and 4 from each half: no holder sends both
+    assert step.sent == 2  # what the busiest would send if messages were cut further
+
+
+def test_a_plan_explains_itself():
+    plan = sw.plan_reshard((16, 16, 16), np.float32, MESH, P("y", None, "x"), P(None, ("x", "y"), None))
+    assert str(plan) == (
+        "f32[16@y,16,16@x] → f32[16,16@(x,y),16]  (direct)\n"
+        "  1. exchange over y, x: 1,792 B\n"
+        "receives 1,792 B, bound 1,792 B (1.00 ×); 4.02 µs; peak 5,888 B"
+    )
+    text = plan.explain()
+    assert "1. exchange over y, x: 1 × 8 devices" in text
+    assert "sends 1,792 B, receives 1,792 B; shard 4×16×8 → 16×2×16" in text
+    names = [f"a_rather_long_axis_name_{i}" for i in range(6)]
+    mesh = sw.Mesh(dict.fromkeys(names, 2))
+    long = sw.plan_reshard((64,) * 3, np.float32, mesh, P(names), P(None, names[::-1]))
+    assert max(map(len, str(long).splitlines())) <= 79
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ShardingError, match=r"The algorithm 'fast' is unknown. Use 'best', 'direct' or 'portable'"):
+        sw.plan_reshard((8,), np.float32, MESH, P("x"), P("y"), algorithm="fast")
+    with pytest.raises(ShardingError, match="names axis 'z'"):
+        sw.plan_reshard((8,), np.float32, MESH, P("z"), P("y"))
+    with pytest.raises(ShardingError, match=r"has 2 entries, but the tensor of shape \(8,\) has 1 dim"):
+        sw.plan_reshard((8,), np.float32, MESH, P("x", None), P("y"))
+
+
+def test_the_price_without_a_plan_is_the_plans():
+    for a in whole_axes(list(XY), 2):
+        for b in whole_axes(list(XY), 2):
+            here, there = sw.Sharding(MESH, P(*a)), sw.Sharding(MESH, P(*b))
+            plan = sw.plan_reshard((8, 8), np.float32, MESH, here, there)
+            costs = move_costs(here, there, (8, 8), 4)
+            assert sum(cost.bytes for cost in costs) == plan.bytes_received
+            assert sum(cost.time for cost in costs) == pytest.approx(plan.time)
