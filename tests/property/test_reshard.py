@@ -51,7 +51,7 @@ def follow(plan, x, host):
     return x
 
 
-@settings(max_examples=400)
+@settings(max_examples=1500)
 @given(change=changes())
 def test_every_way_is_right_and_the_direct_one_at_the_bound(change):
     host, source, target = change
