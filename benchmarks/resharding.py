@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from harness import microseconds, ratio, report
@@ -55,9 +56,11 @@ def planning() -> None:
 
             report(f"plan {source} → {target}, {name}", cold(make), goal, "ms")
         mesh = sw.Mesh(sizes)
-        microseconds(f"warm plan, {name}", lambda: sw.plan_reshard(SHAPE, np.float32, mesh, source, target), 5)
+        source, target = changes[-1]
+        args = SHAPE, np.float32, mesh, source, target
+        microseconds(f"warm plan, {name}", partial(sw.plan_reshard, *args), 5)
         here, there = (sw.Sharding(mesh, spec).for_shape(SHAPE) for spec in (source, target))
-        microseconds(f"warm cost without a plan, {name}", lambda: move_costs(here, there, SHAPE, 4), 20)
+        microseconds(f"warm cost without a plan, {name}", partial(move_costs, here, there, SHAPE, 4), 20)
 
 
 def running() -> None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from shardwright.dispatch import Plan, recording
+from shardwright.dispatch import recording
+from shardwright.lowering import Plan
 from shardwright.plan import Strategy, strategies
 from shardwright.sharding import describe
 
@@ -94,7 +95,8 @@ def _step(plan: Plan, source: str) -> Step:
     shardings = [layout.sharding for layout in plan.given]
     operands = tuple(describe(s, shape, d) for s, shape, d in zip(shardings, shapes, plan.dtypes, strict=True))
     results = tuple(
-        describe(layout.sharding, layout.shape, dtype) for layout, dtype in zip(plan.results, plan.made, strict=True)
+        describe(layout.sharding, layout.shape, dtype)
+        for layout, dtype in zip(plan.results, plan.dtypes_made, strict=True)
     )
     looked: Sequence[Strategy] = list(strategies(plan.rule, shardings, shapes, [d.itemsize for d in plan.dtypes]))
     unlike = {tuple(s.placement.items()): s for s in chain([plan.strategy], looked)}

@@ -1,13 +1,12 @@
 """`Held`: a sharded tensor as engines hold it, a layout and data in lanes. What `Array` and the operations stand on."""
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.engines import Lanes, Stacked, engine_named
-from shardwright.errors import ArrayError
 from shardwright.mesh import Mesh
 from shardwright.sharding import Layout, Sharding, describe, layout_of
 
@@ -20,6 +19,8 @@ class Held:
     """
 
     __slots__ = ("__weakref__", "_data", "_dtype", "_later", "_layout", "_total")
+
+    traces: ClassVar[bool] = False  # whether it stands for a value that nobody knows yet
 
     _layout: Layout
     _data: NDArray[Any] | None
@@ -157,15 +158,3 @@ class Held:
 
 def _rebuilt(cls: type[Held], sharding: Sharding, shape: tuple[int, ...], data: NDArray[Any]) -> Held:
     return cls.of(layout_of(sharding, shape), data)
-
-
-def common_mesh(*arrays: Held) -> Mesh:
-    """The mesh of all arrays; different ones don't mix."""
-    mesh = arrays[0].mesh
-    for x in arrays[1:]:
-        if x.mesh is not mesh and x.mesh != mesh:
-            raise ArrayError(
-                f"Arrays on different meshes don't mix: {arrays[0].summary()} and {x.summary()}. "
-                f"Bring both onto one mesh first: x.reshard(Sharding(mesh, P(…)))."
-            )
-    return mesh

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from shardwright.auto import auto_spec
-from shardwright.dispatch import Attrs, apply, find
+from shardwright.dispatch import apply, find
 from shardwright.engines import engine_named
 from shardwright.errors import OperationError
 from shardwright.held import Held
+from shardwright.lowering import Attrs
 from shardwright.ops import RowMap
 from shardwright.sharding import Sharding, layout_of
 

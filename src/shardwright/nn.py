@@ -10,8 +10,9 @@ import numpy as np
 
 from shardwright import random
 from shardwright.array import Array
-from shardwright.dispatch import Attrs, apply, make
+from shardwright.dispatch import apply, make
 from shardwright.errors import OperationError
+from shardwright.lowering import Attrs
 from shardwright.numpy import (
     astype,
     broadcast_to,

@@ -10,8 +10,9 @@ import numpy as np
 
 from shardwright.array import Array
 from shardwright.auto import placed
-from shardwright.dispatch import Attrs, apply, make
+from shardwright.dispatch import apply, make
 from shardwright.errors import OperationError
+from shardwright.lowering import Attrs
 from shardwright.numpy import astype, where
 from shardwright.sharding import P, Sharding
 

@@ -25,6 +25,7 @@ LAYERS = [
     ["engines"],
     ["per_device"],
     ["shards"],
+    ["lowering"],
     ["held"],
     ["auto"],
     ["dispatch"],

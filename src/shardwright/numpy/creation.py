@@ -7,8 +7,9 @@ import numpy as np
 
 from shardwright.array import Array, shard
 from shardwright.auto import placed
-from shardwright.dispatch import Attrs, apply
+from shardwright.dispatch import apply
 from shardwright.errors import ArrayError
+from shardwright.lowering import Attrs
 from shardwright.mesh import current_mesh
 from shardwright.numpy.common import array
 from shardwright.numpy.common import arrays as lifted

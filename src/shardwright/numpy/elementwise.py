@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from shardwright.array import Array
-from shardwright.dispatch import Attrs, apply, binary
+from shardwright.dispatch import apply, binary
 from shardwright.errors import OperationError
+from shardwright.lowering import Attrs
 from shardwright.numpy.common import array, operands
 
 

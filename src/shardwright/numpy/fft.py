@@ -7,7 +7,8 @@ import numpy as np
 
 from shardwright.array import Array, shard
 from shardwright.auto import placed
-from shardwright.dispatch import Attrs, apply
+from shardwright.dispatch import apply
+from shardwright.lowering import Attrs
 from shardwright.numpy.common import array, axes_of, axis_of
 from shardwright.numpy.elementwise import check_device
 from shardwright.sharding import P, Sharding

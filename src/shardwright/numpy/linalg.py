@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwright.array import Array
-from shardwright.dispatch import Attrs, apply
+from shardwright.dispatch import apply
 from shardwright.dispatch import matmul as matmul_operator
 from shardwright.errors import OperationError
+from shardwright.lowering import Attrs
 from shardwright.numpy.common import Axis, array, axes_of, axis_of, operands
 from shardwright.numpy.common import arrays as lifted
 from shardwright.numpy.elementwise import astype

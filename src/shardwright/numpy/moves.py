@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from shardwright.array import Array
-from shardwright.dispatch import Attrs, apply, find
+from shardwright.dispatch import apply, find
 from shardwright.errors import OperationError
 from shardwright.indexing import held_like
 from shardwright.indexing import take as take_rows
+from shardwright.lowering import Attrs
 from shardwright.numpy.common import array, axes_of, axis_of, operands
 from shardwright.numpy.common import arrays as lifted
 from shardwright.ops import RowMap

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwright.array import Array
-from shardwright.dispatch import Attrs, apply, find, make
+from shardwright.dispatch import apply, find, make
 from shardwright.errors import OperationError
 from shardwright.indexing import held_like
 from shardwright.indexing import take as take_rows
+from shardwright.lowering import Attrs
 from shardwright.numpy.common import (
     Axis,
     array,

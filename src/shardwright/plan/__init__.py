@@ -2,7 +2,7 @@
 
 from shardwright.plan.price import gathered_dims, move_costs
 from shardwright.plan.reshard import ReshardPlan, Step, plan_reshard, relabelled
-from shardwright.plan.strategy import PARTIAL, Strategy, choose, strategies
+from shardwright.plan.strategy import PARTIAL, Strategy, choose, dims_of, homes, strategies
 
 __all__ = [
     "PARTIAL",
@@ -10,7 +10,9 @@ __all__ = [
     "Step",
     "Strategy",
     "choose",
+    "dims_of",
     "gathered_dims",
+    "homes",
     "move_costs",
     "plan_reshard",
     "relabelled",

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwright.collectives import Cost, cost_of, latency, seconds_per_byte
 from shardwright.mesh import Mesh
-from shardwright.ops import Rule
+from shardwright.ops import Dims, Rule
 from shardwright.plan.price import move_costs
 from shardwright.sharding import P, Sharding, layout_of
 
@@ -66,9 +66,18 @@ class Strategy:
         return f"{parts or 'nothing is split'}: {costs or 'no communication'}"
 
 
-def choose(rule: Rule, operands: Sequence[Sharding], shapes: Sequence[Shape], itemsizes: Sequence[int]) -> Strategy:
-    """The strategy of least time; among equals the one that puts more off, then needs less memory, then the first."""
-    search = _Search(rule, operands, shapes, itemsizes)
+def choose(
+    rule: Rule,
+    operands: Sequence[Sharding],
+    shapes: Sequence[Shape],
+    itemsizes: Sequence[int],
+    wanted: Sequence[Sharding | None] = (),
+) -> Strategy:
+    """The strategy of least time; among equals the one that puts more off, then needs less memory, then the first.
+
+    `wanted` says where results are to lie, as far as that is known: bringing them there then counts too.
+    """
+    search = _Search(rule, operands, shapes, itemsizes, wanted)
     stages = iter(search.stages)
     best: Strategy | None = None
     looked = search.placements(next(stages))
@@ -88,10 +97,14 @@ def choose(rule: Rule, operands: Sequence[Sharding], shapes: Sequence[Shape], it
 
 
 def strategies(
-    rule: Rule, operands: Sequence[Sharding], shapes: Sequence[Shape], itemsizes: Sequence[int]
+    rule: Rule,
+    operands: Sequence[Sharding],
+    shapes: Sequence[Shape],
+    itemsizes: Sequence[int],
+    wanted: Sequence[Sharding | None] = (),
 ) -> Iterator[Strategy]:
     """Every strategy there is to look at, whether or not the choice needs to."""
-    search = _Search(rule, operands, shapes, itemsizes)
+    search = _Search(rule, operands, shapes, itemsizes, wanted)
     for stage in search.stages:
         for _, placement in search.placements(stage):
             strategy = _strategy(search, placement, math.inf)
@@ -103,22 +116,31 @@ class _Search:
     """The axes in use, cut into pieces, and where each may go."""
 
     def __init__(
-        self, rule: Rule, operands: Sequence[Sharding], shapes: Sequence[Shape], itemsizes: Sequence[int]
+        self,
+        rule: Rule,
+        operands: Sequence[Sharding],
+        shapes: Sequence[Shape],
+        itemsizes: Sequence[int],
+        wanted: Sequence[Sharding | None],
     ) -> None:
         self.rule, self.shapes, self.itemsizes, self.given = rule, shapes, itemsizes, operands
-        self.mesh = mesh = operands[0].mesh
+        self.mesh = mesh = next(s for s in (*operands, *wanted) if s is not None).mesh
+        used = [axis for sharding in operands for axis in sharding.axes]
+        self.wanted = [s if s is not None and mesh.share_a_cut((*used, *s.axes)) else None for s in wanted]
         self.operands = _cut_together(mesh, operands)
-        rows = enumerate(zip(self.operands, shapes, strict=True))
-        self.homes = [_homes(rule, i, sharding, shape) for i, (sharding, shape) in rows]
-        self.pieces = _pieces(mesh, self.operands, self.homes)
-        self.found = [{piece: _where(mesh, piece, home) for piece in self.pieces} for home in self.homes]
+        given = [homes(rule, dims, s, shape) for dims, s, shape in zip(rule.inputs, self.operands, shapes, strict=True)]
+        hints = [homes(rule, rule.outputs[i], s, rule.out_shape(i)) for i, s in enumerate(self.wanted) if s is not None]
+        self.homes = [*given, *hints]
+        self.pieces = _pieces(mesh, [*self.operands, *(s for s in self.wanted if s is not None)], self.homes)
+        self.found = [{piece: _where(mesh, piece, home) for piece in self.pieces} for home in given]
+        self.hinted = [{piece: _where(mesh, piece, home) for piece in self.pieces} for home in hints]
         self.partial = [{p for p in self.pieces if _overlaps(mesh, p, s.partial)} for s in self.operands]
         self.seen: set[tuple[str | None, ...]] = set()
         sizes = [s.local_size(shape) * n for s, shape, n in zip(operands, shapes, itemsizes, strict=True)]
-        used = [{p for axes in s.dims for p in mesh.cut(axes, by=self.pieces)} for s in self.operands]
+        held = [{p for axes in s.dims for p in mesh.cut(axes, by=self.pieces)} for s in self.operands]
         # A shard can be larger than its even share, so bound by that share of the whole.
         whole = [math.prod(shape) * n for shape, n in zip(shapes, itemsizes, strict=True)]
-        self.local = [min(a, b / mesh.axis_size(tuple(u))) for a, b, u in zip(sizes, whole, used, strict=True)]
+        self.local = [min(a, b / mesh.axis_size(tuple(u))) for a, b, u in zip(sizes, whole, held, strict=True)]
         outs = [math.prod(rule.out_shape(at)) for at in range(len(rule.outputs))]
         self.out_bytes = float(sum(outs) * max(itemsizes, default=1))
         self.least_seconds = min(seconds_per_byte(mesh, (axis,)) for axis in mesh.axis_names)
@@ -131,7 +153,8 @@ class _Search:
         options: dict[str, list[str | None]] = {}
         settled: dict[str, list[str | None]] = {}
         for piece in self.pieces:
-            here: list[str | None] = [f for home in self.found for f in home[piece] if f not in self.rule.whole]
+            known_homes = (*self.found, *self.hinted)
+            here: list[str | None] = [f for home in known_homes for f in home[piece] if f not in self.rule.whole]
             if stays_partial and any(piece in some for some in self.partial):
                 here.append(PARTIAL)
             known = options[piece] = list(dict.fromkeys([*here, None]))
@@ -185,7 +208,8 @@ class _Search:
             time += seconds
             parts *= n if split else 1
             summands *= n if left else 1
-        received += (1 - 1 / summands) * self.out_bytes / parts
+        if not self.hinted:  # else results may be sliced before they are reduced
+            received += (1 - 1 / summands) * self.out_bytes / parts
         return time + received * self.least_seconds * 0.999999  # rounding must not make it more than the truth
 
     def _choices(self, stage: Mapping[str, list[str | None]]) -> Iterator[tuple[str | None, ...]]:
@@ -193,7 +217,8 @@ class _Search:
         if math.prod(len(some) for some in stage.values()) <= MOST:
             yield from product(*stage.values())
             return
-        places = {p: (*(tuple(home[p]) for home in self.found), *(p in some for some in self.partial)) for p in stage}
+        known = (*self.found, *self.hinted)
+        places = {p: (*(tuple(home[p]) for home in known), *(p in some for some in self.partial)) for p in stage}
         options = {places[piece]: some for piece, some in stage.items()}
         for choice in product(*options.values()):
             of = dict(zip(options, choice, strict=True))
@@ -223,10 +248,10 @@ def _cut_together(mesh: Mesh, operands: Sequence[Sharding]) -> list[Sharding]:
 # -- from dims to factors ---------------------------------------------------------------------------------------------
 
 
-def _homes(rule: Rule, operand: int, sharding: Sharding, shape: Shape) -> dict[str, tuple[str, ...]]:
-    """Which axes an operand has on each factor; a product dim hands its axes to its factors, outermost first."""
+def homes(rule: Rule, dims: Dims, sharding: Sharding, shape: Shape) -> dict[str, tuple[str, ...]]:
+    """Which axes an operand or result has on each factor; a product dim hands its axes to its factors, outermost first."""
     result: dict[str, tuple[str, ...]] = {}
-    for at, (dim, axes) in enumerate(zip(rule.inputs[operand], sharding.dims, strict=True)):
+    for at, (dim, axes) in enumerate(zip(dims, sharding.dims, strict=True)):
         if len(dim) == 1:
             result[dim[0]] = axes
         elif len(dim) > 1 and shape[at] % sharding.mesh.axis_size(axes) == 0 and not sharding.offsets_of(at):
@@ -290,7 +315,7 @@ def _strategy(search: _Search, placement: Placement, limit: float) -> Strategy |
     wanted: list[Sharding] = []
     moves: list[tuple[Cost, ...]] = []
     for at, shape in enumerate(search.shapes):
-        dims = _dims(mesh, rule.inputs[at], axes_of, rule.sizes)
+        dims = dims_of(mesh, rule.inputs[at], axes_of, rule.sizes)
         partial = _kept_partial(rule, mesh, kept, operands, at)
         if dims is None or partial is None:
             return None
@@ -308,7 +333,7 @@ def _strategy(search: _Search, placement: Placement, limit: float) -> Strategy |
         return None
     results: list[Sharding] = []
     for at, out in enumerate(rule.outputs):
-        dims = _dims(mesh, out, axes_of, rule.sizes)
+        dims = dims_of(mesh, out, axes_of, rule.sizes)
         if dims is None:
             return None
         cuts = _result_cuts(rule, mesh, at, axes_of, cuts_of)
@@ -342,13 +367,18 @@ def _leaves_idle(
 def _afterwards(search: _Search, wanted: list[Sharding], results: list[Sharding]) -> tuple[int, list[Cost]]:
     """The bytes that a device holds, and what is still to be communicated once operands are in place."""
     rule, itemsizes = search.rule, search.itemsizes
-    memory, deferred = 0, []
+    memory = 0
+    deferred: list[Cost] = []
     for there, shape, size in zip(wanted, search.shapes, itemsizes, strict=True):
         memory += there.local_size(shape) * size
     for at, made in enumerate(results):
         local = made.local_size(rule.out_shape(at)) * max(itemsizes, default=1)
         memory += local
-        if made.partial:  # the least that reading it later costs; a gather on top would be paid by any strategy
+        target = search.wanted[at] if at < len(search.wanted) else None
+        if target is not None:
+            plain = target.replace(partial=(), halo={}).for_shape(rule.out_shape(at))
+            deferred += move_costs(made, plain, rule.out_shape(at), max(itemsizes, default=1))
+        elif made.partial:  # the least that reading it later costs; a gather on top would be paid by any strategy
             deferred.append(cost_of("reduce_scatter", made.mesh, made.partial, local))
     for factor in (*rule.rows, *([rule.prefix] if rule.prefix else [])):
         deferred += _row_costs(rule, factor, wanted, search.shapes, itemsizes)
@@ -407,7 +437,7 @@ def _cuts(
     return cuts
 
 
-def _dims(
+def dims_of(
     mesh: Mesh, dims: tuple[tuple[str, ...], ...], axes_of: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int]
 ) -> list[tuple[str, ...]] | None:
     """The axes of each dim, or None where a product dim would not be cut in contiguous blocks."""
