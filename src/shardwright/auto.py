@@ -50,6 +50,11 @@ def auto_sharding(policy: Policy) -> Iterator[None]:
         _policy.reset(token)
 
 
+def current_policy() -> Policy:
+    """The policy in force."""
+    return _policy.get()
+
+
 def auto_spec(shape: tuple[int, ...], mesh: Mesh) -> P:
     """Where a new array goes on a mesh."""
     return _policy.get()(shape, mesh)

@@ -4,7 +4,7 @@ import numpy as np
 
 from shardwright import nn
 from shardwright.array import shard
-from shardwright.explain import explain
+from shardwright.jit import explain
 from shardwright.mesh import Mesh
 from shardwright.sharding import P
 from shardwright.viz import picture
@@ -26,9 +26,7 @@ def demo() -> int:
     for name, array in (("inputs", x), ("first weights", w1), ("second weights", w2), ("outputs", y)):
         print(f"{name}: {picture(array)}\n")
     print("What each operation does, and what else it could have done:\n")
-    for step in explain(lambda: nn.relu(x @ w1) @ w2).rows:
-        print(f"{step.operation}({', '.join(step.operands)}) -> {', '.join(step.results)}")
-        print(f"  {step.chosen}\n  one of {len(step.considered)} ways; {step.reason}")
+    print(explain(lambda x, w1, w2: nn.relu(x @ w1) @ w2, x, w1, w2))
     expected = np.maximum(inputs @ up, 0) @ down
     error = float(np.max(np.abs(np.asarray(y) - expected)))
     right = error < 1e-4

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shardwright.errors import ArrayError, ImplicitGatherError, ImplicitGatherWarning, OperationError
 from shardwright.held import Held
-from shardwright.lowering import NO_ATTRS, Attrs, Plan, common_mesh
+from shardwright.lowering import MOST_PLANS, NO_ATTRS, Attrs, Plan, common_mesh
 from shardwright.ops import OPS, Call
 from shardwright.sharding import Sharding, layout_of
 
@@ -48,6 +48,11 @@ def strict() -> Iterator[None]:
         _strict.reset(token)
 
 
+def is_strict() -> bool:
+    """Whether implicit gathers are errors here."""
+    return _strict.get()
+
+
 _recorded: "tuple[int, list[tuple[Plan, str]]] | None" = None  # the thread that records, and what it saw
 
 
@@ -65,7 +70,6 @@ def recording() -> Iterator["list[tuple[Plan, str]]"]:
 
 
 _plans: dict[Any, Plan] = {}
-MOST_PLANS = 65536  # then all are forgotten: a loop over ever new slices must not fill memory
 
 
 def _keep(key: Any, plan: Plan) -> Plan:

@@ -33,6 +33,14 @@ class AxisError(OperationError, IndexError):
     """A dim by a number that the operand does not have."""
 
 
+class TraceError(ShardwrightError, TypeError):
+    """A function being traced asks for what only data could tell."""
+
+
+class ProgramError(ShardwrightError, ValueError):
+    """A program, or the arguments and shardings given for one, that don't fit."""
+
+
 class ImplicitGatherError(ShardwrightError):
     """Inside `strict()`: an operation would gather a sharded dim that nobody asked to gather."""
 

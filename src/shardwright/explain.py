@@ -1,32 +1,59 @@
-"""`explain`: what operations will do, before anyone pays for it: every strategy looked at, its collectives, bytes and time."""
+"""`Explanation`: what a program will do, before anyone pays for it: every step, what it moves, what it holds, and why."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
-from typing import Any
+from pathlib import Path
 
-from shardwright.dispatch import recording
 from shardwright.lowering import Plan
-from shardwright.plan import Strategy, strategies
-from shardwright.sharding import describe
+from shardwright.plan import Strategy, lower_bound, strategies
+from shardwright.program import Fused, Node, Program, is_collective, peak_bytes, steps_of
 
 MOST_SHOWN = 5  # strategies of an operation that are printed
+FEW = 3  # operations of a program whose strategies are printed with it
 
 
 @dataclass(frozen=True)
-class Step:
-    """One operation: its operands and result, the strategy taken, and the others."""
+class Row:
+    """One step: an operation on shards, or a collective."""
 
     operation: str
     source: str  # file:line
     operands: tuple[str, ...]
     results: tuple[str, ...]
-    chosen: Strategy
-    considered: tuple[Strategy, ...]
+    collective: str  # its name and axes; "" where a step is local
+    groups: str  # how many groups of how many devices
+    bytes: int  # that a device receives
+    lower_bound: int
+    time: float
+    memory: int  # bytes that a device holds once the step is done
+    origins: dict[str, str] = field(default_factory=dict)  # for each axis of the result where it comes from
+    plan: Plan | None = None
+
+    @property
+    def chosen(self) -> Strategy | None:
+        """The strategy of an operation."""
+        return None if self.plan is None else self.plan.strategy
+
+    @cached_property
+    def considered(self) -> tuple[Strategy, ...]:
+        """Every strategy that was looked at, the chosen one first."""
+        plan = self.plan
+        if plan is None:
+            return ()
+        shapes = [layout.shape for layout in plan.given]
+        shardings = [layout.sharding for layout in plan.given]
+        looked = strategies(plan.rule, shardings, shapes, [d.itemsize for d in plan.dtypes], plan.wanted)
+        unlike = {tuple(s.placement.items()): s for s in chain([plan.strategy], looked)}
+        return tuple(unlike.values())
 
     @property
     def reason(self) -> str:
         """Why the chosen strategy won."""
+        if self.chosen is None:
+            return ""
         others = [s for s in self.considered if s.placement != self.chosen.placement]
         if not others:
             return "it is the only one"
@@ -38,9 +65,12 @@ class Step:
             return f"{same}, but puts {_time(best.rank[1] - self.chosen.rank[1])} of it off until the result is read"
         return f"{same}, and {self.chosen.memory:,} B of memory against {best.memory:,}"
 
-    def __str__(self) -> str:
-        lines = [f"{self.operation}({', '.join(self.operands)}) -> {', '.join(self.results)}    {self.source}"]
-        ranked = sorted(self.considered, key=lambda s: (s.placement != self.chosen.placement, s.rank))
+    @property
+    def strategies(self) -> str:
+        """The strategies, best first, and why the chosen one won."""
+        assert self.chosen is not None
+        ranked = sorted(self.considered, key=lambda s: (s.placement != self.chosen.placement, s.rank))  # type: ignore[union-attr]
+        lines = []
         for strategy in ranked[:MOST_SHOWN]:
             mark = "→" if strategy.placement == self.chosen.placement else " "
             lines.append(
@@ -50,58 +80,126 @@ class Step:
             lines.append(f"    … and {len(ranked) - MOST_SHOWN} that take longer (see .considered)")
         return "\n".join([*lines, f"  chosen because {self.reason}"])
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as the table prints it."""
+        what = f"{self.collective or self.operation}({', '.join(self.operands)})"
+        moved = (f"{self.bytes:,}", f"{self.lower_bound:,}") if self.collective or self.bytes else ("", "")
+        name = self.source.rpartition(":")
+        place = f"{Path(name[0]).name}:{name[2]}" if name[0] else ""
+        return (place, what, ", ".join(self.results), self.groups, *moved, _time(self.time), f"{self.memory:,}")
+
+
+HEAD = ("source", "step", "result", "groups", "bytes", "bound", "time", "held")
+
 
 @dataclass(frozen=True)
 class Explanation:
-    """The operations of a function, in order."""
+    """The steps of a program in order, with totals and what was decided on the way."""
 
-    rows: tuple[Step, ...]
+    rows: tuple[Row, ...]
+    peak_bytes: int  # the most that a device holds at a time
+    notes: tuple[str, ...] = ()
 
     @property
     def total_bytes(self) -> int:
-        """Bytes that a device receives in all: a reduction put off counts where it is done, or once if it never is."""
-        last = self.rows[-1].chosen.bytes if self.rows else 0
-        return last + sum(row.chosen.bytes - row.chosen.put_off for row in self.rows[:-1])
+        """Bytes that a device receives in all."""
+        return sum(row.bytes for row in self.rows)
 
     @property
-    def peak_bytes(self) -> int:
-        """The most that a device holds for one operation."""
-        return max((row.chosen.memory for row in self.rows), default=0)
+    def total_time(self) -> float:
+        """Seconds of communication in all."""
+        return sum(row.time for row in self.rows)
+
+    @property
+    def operations(self) -> tuple[Row, ...]:
+        """The rows that compute."""
+        return tuple(row for row in self.rows if row.plan is not None)
+
+    def _total(self) -> str:
+        return (
+            f"{len(self.rows)} steps; a device receives {self.total_bytes:,} B in {_time(self.total_time)} and holds at most "
+            f"{self.peak_bytes:,} B"
+        )
 
     def __str__(self) -> str:
-        total = f"{len(self.rows)} operations, {self.total_bytes:,} B received by a device, at most {self.peak_bytes:,} B held"
-        return "\n".join([*map(str, self.rows), total])
+        table = [HEAD, *(row.cells for row in self.rows)]
+        widths = [max(len(cells[at]) for cells in table) for at in range(len(HEAD))]
+        left = {0, 1, 2, 3}
+        lines = []
+        few = len(self.operations) <= FEW
+        for cells, row in zip(table, (None, *self.rows), strict=True):
+            fitted = (_fit(c, w, at in left) for at, (c, w) in enumerate(zip(cells, widths, strict=True)))
+            lines.append("  ".join(fitted).rstrip())
+            if few and row is not None and row.plan is not None:
+                lines.append(row.strategies)
+        return "\n".join([*lines, *self.notes, self._total()])
+
+    def _repr_html_(self) -> str:
+        def line(cells: Sequence[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        rows = "".join(line(row.cells, "td") for row in self.rows)
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        return (
+            f"<table><thead>{line(HEAD, 'th')}</thead><tbody>{rows}</tbody></table>"
+            f"{f'<ul>{notes}</ul>' if notes else ''}<p>{html.escape(self._total())}</p>"
+        )
 
 
-def explain(function: Callable[..., Any], *args: Any) -> Explanation:
-    """What a function does with these arguments, operation by operation.
-
-    A strategy is printed as `axis → factor`: factors are the index ranges of the operation's rule, m, k and n of a matmul,
-    `...0`, `...1` for dims that broadcast (the last one highest), d0, d1 for dims by number, r… for pieces of a reshape.
-
-    >>> import numpy as np, shardwright as sw
-    >>> mesh = sw.Mesh(x=4)
-    >>> a, b = sw.shard(np.ones((128, 64)), mesh, sw.P("x")), sw.replicate(np.ones((64, 32)), mesh)
-    >>> print(explain(lambda a, b: a @ b, a, b).rows[0].reason)
-    it takes 0 s, the next best 3.492 µs
-    """
-    with recording() as plans:
-        function(*args)
-    return Explanation(tuple(_step(plan, source) for plan, source in plans))
+def _fit(text: str, width: int, left: bool) -> str:
+    return text.ljust(width) if left else text.rjust(width)
 
 
-def _step(plan: Plan, source: str) -> Step:
-    shapes = [layout.shape for layout in plan.given]
-    shardings = [layout.sharding for layout in plan.given]
-    operands = tuple(describe(s, shape, d) for s, shape, d in zip(shardings, shapes, plan.dtypes, strict=True))
-    results = tuple(
-        describe(layout.sharding, layout.shape, dtype)
-        for layout, dtype in zip(plan.results, plan.dtypes_made, strict=True)
+def explained(program: Program) -> Explanation:
+    """The explanation of a final program."""
+    peak, held = peak_bytes(program, program.nodes)
+    rows: list[Row] = []
+    for node, memory in zip(program.nodes, held, strict=True):
+        rows += _rows(node, memory, program)
+    inner = [explained(p) for node in program.nodes for p in programs_inside(node)]
+    return Explanation(
+        tuple(rows),
+        max([peak, *(peak + part.peak_bytes for part in inner)]),
+        (*program.notes, *(note for part in inner for note in part.notes)),
     )
-    looked: Sequence[Strategy] = list(strategies(plan.rule, shardings, shapes, [d.itemsize for d in plan.dtypes]))
-    unlike = {tuple(s.placement.items()): s for s in chain([plan.strategy], looked)}
-    name = plan.call.attrs.get("name", plan.op.name)
-    return Step(name, source, operands, results, plan.strategy, tuple(unlike.values()))
+
+
+def programs_inside(node: Node) -> list[Program]:
+    """The programs of a loop or a choice."""
+    return [p for p in node.how.values() if isinstance(p, Program)] if isinstance(node.how, dict) else []
+
+
+def _rows(node: Node, memory: int, program: Program) -> list[Row]:
+    operands = tuple(str(x.type) if isinstance(x, Node) else repr(x) for x in node.inputs)
+    results = tuple(map(str, node.types))
+    name = node.attrs.get("name", node.op)
+    origins = {
+        axis: program.origins.get(node, {}).get(axis, f"{name}, by cost")
+        for kind in node.types
+        if kind.sharding is not None
+        for axis in kind.sharding.axes
+    }
+    if is_collective(node) or isinstance(node.how, Fused):
+        steps = steps_of(node)
+        bound = sum(lower_bound(s.source, s.result, s.shape, s.itemsize) for s in steps)
+        over = f"{node.op} {','.join(steps[0].axes)}".rstrip()
+        moved = sum(s.received for s in steps)
+        row = Row(
+            node.op, node.source, operands, results, over, steps[0].groups, moved, bound, node.how.time, memory, origins
+        )
+        return [row]
+    if isinstance(node.how, Plan):
+        fetched = node.how.strategy.fetched
+        moved, time = sum(c.bytes for c in fetched), sum(c.time for c in fetched)
+        over = ", ".join(f"{name} {c.name} {','.join(c.axes)}" for c in fetched if c.bytes)
+        return [Row(name, node.source, operands, results, over, "", moved, moved, time, memory, origins, node.how)]
+    if isinstance(node.how, dict):
+        rows = [Row(name, node.source, operands, results, "", "", 0, 0, 0.0, memory, origins)]
+        for part in programs_inside(node):
+            rows += explained(part).rows
+        return rows
+    return []
 
 
 def _time(seconds: float) -> str:

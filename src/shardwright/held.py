@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.engines import Lanes, Stacked, engine_named
+from shardwright.errors import ArrayError
 from shardwright.mesh import Mesh
 from shardwright.sharding import Layout, Sharding, describe, layout_of
 
@@ -55,6 +56,17 @@ class Held:
     def become(self, other: "Held") -> None:
         """Take another's value: the variable changes, data that others see does not."""
         self._layout, self._dtype, self._data = other._layout, other._dtype, other.data
+
+    def give_away(self, what: str) -> None:
+        """Let the data go; who reads it afterwards is told that it was donated."""
+        summary = self.summary()
+
+        def gone(reduce: bool) -> NDArray[Any]:
+            raise ArrayError(
+                f"{summary} was donated as {what}: its memory is no longer its own. Use the result instead."
+            )
+
+        self._data, self._later, self._total = None, gone, None
 
     @property
     def data(self) -> NDArray[Any]:

@@ -54,7 +54,8 @@ def put(x: Any, index: Any, value: Any) -> Any:
         mask = _lifted(x, entries[0])
         if mask.shape == x.shape:
             fill = apply("astype", (given,), Attrs(dtype=x.dtype))
-            return apply("where", (mask, fill, x)).reshard(target)
+            made = apply("where", (mask, fill, x))
+            return made if made.traces else made.reshard(target)
     pattern, operands = _pattern(x, entries)
     ((_, result),) = find("update", [x, given, *operands], Attrs(pattern=pattern))
     return held_like(x, result, target)
@@ -63,7 +64,7 @@ def put(x: Any, index: Any, value: Any) -> Any:
 def take(x: Any, indices: Any, axis: int) -> Any:
     """Rows of a dim by number."""
     size = x.shape[axis]
-    if indices.size:
+    if indices.size and not indices.traces:
         every = Attrs(axis=tuple(range(indices.ndim)), keepdims=False)
         low, high = (int(apply(name, (indices,), every).numpy()) for name in ("min", "max"))
         if low < -size or high >= size:
@@ -141,7 +142,7 @@ def _basic(x: Any, entries: list[Any]) -> Any:
             if not -size <= entry < size:
                 raise IndexError(f"Index {entry} is out of bounds for dim {len(maps)} of size {size}.")
             maps.append(RowMap(1, entry % size))
-    if x.ndim and not any(entry is None or isinstance(entry, slice) for entry in entries):
+    if x.ndim and not x.traces and not any(entry is None or isinstance(entry, slice) for entry in entries):
         return _element(x, [row_map.start for row_map in maps if row_map is not None])
     if any(row_map is not None for row_map in maps):
         x = apply("rows", (x,), Attrs(maps=tuple(maps)))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shardwright.engines import engine_named
 from shardwright.errors import ArrayError
 from shardwright.mesh import Mesh
-from shardwright.ops import Call, Op, Rule, contraction
+from shardwright.ops import OPS, Call, Op, Rule, contraction
 from shardwright.plan import PARTIAL, Strategy, choose, gathered_dims
 from shardwright.sharding import Layout, Sharding, describe, layout_of
 
@@ -32,6 +32,7 @@ class Attrs(dict[str, Any]):
 
 
 NO_ATTRS = Attrs()
+MOST_PLANS = 65536  # that are kept; then all are forgotten: a loop over ever new slices must not fill memory
 
 
 class Plan:
@@ -47,14 +48,14 @@ class Plan:
     ) -> None:
         arrays = [kind for kind in kinds if isinstance(kind, tuple)]
         numbers = [kind for kind in kinds if not isinstance(kind, tuple)]
-        self.op, self.attrs, self.wanted = op, attrs, tuple(wanted)
+        self.op, self.attrs, self.wanted, self.numbers = op, attrs, tuple(wanted), bool(numbers)
         self.given: list[Layout] = [layout for layout, _ in arrays]
         self.dtypes: list[np.dtype[Any]] = [dtype for _, dtype in arrays]
         self.mesh = mesh = common_mesh(arrays, wanted)
         shapes = [layout.shape for layout in self.given]
         shardings = [layout.sharding for layout in self.given]
         self.dtypes_made = op.dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)
-        rule = _honest(op.rule(shapes, _with_scalars(attrs, kinds)), arrays, self.dtypes_made[0])
+        rule = _honest(op.rule(shapes, with_scalars(attrs, kinds)), arrays, self.dtypes_made[0])
         if (
             static
             and rule.linear in ("mul", "over")
@@ -78,11 +79,11 @@ class Plan:
         self.guarded = not static and rule.linear in ("mul", "over") and PARTIAL in self.strategy.placement.values()
         self.lazy = op.contracts and bool(self.results[0].partial_lanes)
         in_place = all(a is b for a, b in zip(self.given, self.operands, strict=True))
-        self.plain = self._plain() if in_place and not self.gathers and not self.guarded else None
+        self.plain = self.local_call() if in_place and not self.gathers and not self.guarded else None
 
-    def _plain(self) -> Callable[..., Any] | None:
-        """The operation as one call on the data as it is."""
-        if self.fine != self.results:
+    def local_call(self) -> Callable[..., Any] | None:
+        """The operation as one call on operands that are in place, if it is one."""
+        if self.fine != self.results or (self.small and self.numbers):
             return None
         ranks = {len(layout.shape) for layout in self.operands}
         if self.op.plain is not None and not self.attrs and len(ranks) == 1:
@@ -111,6 +112,20 @@ class Plan:
         layouts = iter(self.given)
         partial = [bool(next(layouts).partial_lanes) if isinstance(x, np.ndarray) else False for x in values]
         return _safe([x for x, some in zip(values, partial, strict=True) if not some], self.rule.linear == "over")
+
+
+_static: dict[Any, Plan] = {}
+
+
+def static_plan(name: str, kinds: Sequence[Any], attrs: Attrs, wanted: tuple[Sharding | None, ...]) -> Plan:
+    """The plan of an operation inside a program; made once."""
+    types = [kind if isinstance(kind, tuple) else (type(kind), repr(kind)) for kind in kinds]
+    key = (name, *types, attrs.key, wanted)
+    if key not in _static:
+        if len(_static) >= MOST_PLANS:
+            _static.clear()
+        _static[key] = Plan(OPS[name], kinds, attrs, wanted, static=True)
+    return _static[key]
 
 
 _SAFE = {
@@ -167,7 +182,7 @@ def unpartial(layout: Layout) -> Layout:
     return layout_of(layout.sharding.replace(partial=()), layout.shape, layout.lanes)
 
 
-def _with_scalars(attrs: Mapping[str, Any], kinds: Sequence[Any]) -> Mapping[str, Any]:
+def with_scalars(attrs: Mapping[str, Any], kinds: Sequence[Any]) -> Mapping[str, Any]:
     """The attributes, with a note on which side scalars stand: adding one to a partial value is not linear."""
     if all(isinstance(kind, tuple) for kind in kinds):
         return attrs

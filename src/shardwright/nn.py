@@ -174,7 +174,7 @@ def embedding(table: Array, indices: Any) -> Array:
 
 def one_hot(indices: Array, classes: int, dtype: Any = np.float32) -> Array:
     """1 at the place of each number along a new last dim, 0 elsewhere."""
-    if indices.size:
+    if indices.size and not indices.traces:
         low, high = int(indices.min()), int(indices.max())
         if low < 0 or high >= classes:
             raise OperationError(

@@ -67,7 +67,7 @@ def axis_of(name: str, axis: Any, ndim: int) -> int:
 
 def reduced(x: Array) -> Array:
     """The array with its reduction done: for a value that several operations will read."""
-    return x.reshard(x.sharding.replace(partial=())) if x.sharding.partial else x
+    return x.whole()
 
 
 def is_float(dtype: "np.dtype[Any]") -> bool:

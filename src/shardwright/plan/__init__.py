@@ -3,6 +3,7 @@
 from shardwright.plan.price import gathered_dims, move_costs
 from shardwright.plan.reshard import ReshardPlan, Step, plan_reshard, relabelled
 from shardwright.plan.strategy import PARTIAL, Strategy, choose, dims_of, homes, strategies
+from shardwright.plan.volume import lower_bound
 
 __all__ = [
     "PARTIAL",
@@ -13,6 +14,7 @@ __all__ = [
     "dims_of",
     "gathered_dims",
     "homes",
+    "lower_bound",
     "move_costs",
     "plan_reshard",
     "relabelled",

@@ -35,33 +35,31 @@ class Strategy:
     operands: tuple[Sharding, ...]
     results: tuple[Sharding, ...]
     moves: tuple[tuple[Cost, ...], ...]  # per operand
-    deferred: tuple[Cost, ...]  # reductions that the results still need
+    fetched: tuple[Cost, ...]  # rows that devices get from others while they compute
+    deferred: tuple[Cost, ...]  # what it still takes to read the results
     memory: int  # bytes that a device holds of operands and results
 
     @cached_property
     def time(self) -> float:
         """Seconds of communication, by the α-β model."""
-        return sum(cost.time for cost in chain(*self.moves, self.deferred))
+        return sum(cost.time for cost in chain(*self.moves, self.fetched, self.deferred))
 
     @cached_property
     def rank(self) -> tuple[float, float, int]:
         """What is least for the best: the time, then what of it is spent now rather than put off, then the memory."""
-        return self.time, sum(cost.time for cost in chain(*self.moves)), self.memory
+        return self.time, sum(cost.time for cost in chain(*self.moves, self.fetched)), self.memory
 
     @cached_property
     def bytes(self) -> int:
         """Bytes that a device receives."""
-        return sum(cost.bytes for cost in chain(*self.moves, self.deferred))
-
-    @property
-    def put_off(self) -> int:
-        """Of these, the bytes of reductions that someone else will do when the result is read."""
-        return sum(cost.bytes for cost in self.deferred if cost.name == "reduce_scatter")
+        return sum(cost.bytes for cost in chain(*self.moves, self.fetched, self.deferred))
 
     def __str__(self) -> str:
         parts = ", ".join(f"{axis} → {factor or 'nothing'}" for axis, factor in self.placement.items())
         costs = ", ".join(
-            f"{c.name}({', '.join(c.axes)}) {c.bytes} B" for c in chain(*self.moves, self.deferred) if c.bytes
+            f"{c.name}({', '.join(c.axes)}) {c.bytes} B"
+            for c in chain(*self.moves, self.fetched, self.deferred)
+            if c.bytes
         )
         return f"{parts or 'nothing is split'}: {costs or 'no communication'}"
 
@@ -339,7 +337,9 @@ def _strategy(search: _Search, placement: Placement, limit: float) -> Strategy |
         cuts = _result_cuts(rule, mesh, at, axes_of, cuts_of)
         results.append(_sharding(mesh, dims, (*kept, *summed), next(iter(kinds), "sum"), cuts, rule.out_shape(at)))
     memory, deferred = _afterwards(search, wanted, results)
-    return Strategy(placement, tuple(wanted), tuple(results), tuple(moves), tuple(deferred), memory)
+    factors = (*rule.rows, *([rule.prefix] if rule.prefix else []))
+    fetched = [cost for f in factors for cost in _row_costs(rule, f, wanted, search.shapes, search.itemsizes)]
+    return Strategy(placement, tuple(wanted), tuple(results), tuple(moves), tuple(fetched), tuple(deferred), memory)
 
 
 def _sharding(
@@ -377,11 +377,14 @@ def _afterwards(search: _Search, wanted: list[Sharding], results: list[Sharding]
         target = search.wanted[at] if at < len(search.wanted) else None
         if target is not None:
             plain = target.replace(partial=(), halo={}).for_shape(rule.out_shape(at))
-            deferred += move_costs(made, plain, rule.out_shape(at), max(itemsizes, default=1))
+            if plain.dims == made.dims:  # cut elsewhere, perhaps, but on the same devices: as good
+                plain = made.replace(partial=()) if made.partial else made
+            costs = move_costs(made, plain, rule.out_shape(at), max(itemsizes, default=1))
+            deferred += [
+                cost_of("reduce_scatter", made.mesh, c.axes, local) if c.name == "all_reduce" else c for c in costs
+            ]
         elif made.partial:  # the least that reading it later costs; a gather on top would be paid by any strategy
             deferred.append(cost_of("reduce_scatter", made.mesh, made.partial, local))
-    for factor in (*rule.rows, *([rule.prefix] if rule.prefix else [])):
-        deferred += _row_costs(rule, factor, wanted, search.shapes, itemsizes)
     return memory, deferred
 
 

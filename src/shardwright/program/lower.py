@@ -1,0 +1,43 @@
+"""From a traced program to a final one: propagate, partition, passes."""
+
+from collections.abc import Sequence
+
+from shardwright.program.node import Node, Program
+from shardwright.program.partition import partition
+from shardwright.program.passes import optimised
+from shardwright.program.propagate import Propagation
+from shardwright.sharding import Sharding
+
+
+def lower(
+    program: Program, inputs: Sequence[Sharding | None], outputs: Sequence[Sharding | None] | None = None
+) -> Program:
+    """The final program, with all stages before it; inputs without a sharding get the one that propagation gives them."""
+    given = [s if s is None else s.for_shape(node.type.shape) for s, node in zip(inputs, program.inputs, strict=True)]
+    fixed: dict[Node, Sharding] = {n: s for n, s in zip(program.inputs, given, strict=True) if s is not None}
+    known = Propagation(program, fixed)
+    there = [s or known.wanted(n) or Sharding(program.mesh) for s, n in zip(given, program.inputs, strict=True)]
+    parted = partition(program, known, there, outputs or [None] * len(program.outputs))
+    final = optimised(parted)
+    final.stages = {"traced": program, "propagated": _labelled(program, known), "partitioned": parted, "final": final}
+    final.notes = [*final.notes, *conflicts(program, known)]
+    return final
+
+
+def _labelled(program: Program, known: Propagation) -> Program:
+    """The traced program with the sharding that each value is to have."""
+    made: dict[Node, Node] = {}
+    for node in program.nodes:
+        types = tuple(t._replace(sharding=t.sharding or known.wanted(node)) for t in node.types)
+        operands = tuple(made[x] if isinstance(x, Node) else x for x in node.inputs)
+        made[node] = Node(node.number, node.op, operands, node.attrs, types, node.source, node.how)
+    inputs, outputs = ([made[node] for node in some] for some in (program.inputs, program.outputs))
+    result = Program(program.mesh, inputs, outputs, program.names, {made[n]: v for n, v in program.constants.items()})
+    result.origins = {made[node]: known.origins.get(node, {}) for node in program.nodes}
+    return result
+
+
+def conflicts(program: Program, known: Propagation) -> list[str]:
+    """What was proposed and not taken."""
+    place = {node: i for i, node in enumerate(program.nodes)}
+    return [f"%{place[node]} ({node.op}): {text}" for node, some in known.conflicts.items() for text in some]

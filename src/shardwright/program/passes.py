@@ -1,0 +1,258 @@
+"""Passes: the same program with less communication. Each gives a new program and never moves more bytes.
+
+Nodes are pure and made once, so common subexpressions are one node and what no output needs is gone, collectives
+included. What is left to do: moves of moved values are planned anew, sums of reduced values are reduced once, reductions of one
+group that don't depend on each other become one, and the order is the one that needs least memory.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardwright.collectives import cost_of
+from shardwright.lowering import Attrs, static_plan
+from shardwright.plan import Step, plan_reshard
+from shardwright.program.node import Graph, Node, Program, Type
+from shardwright.program.partition import collective, is_collective
+from shardwright.sharding import Sharding, layout_of
+
+SMALL = 256 * 1024  # bytes of a shard: reductions below share one message
+REDUCING = {"add": "sum", "subtract": "sum", "maximum": "max", "minimum": "min"}
+
+
+class Rewriter:
+    """Rebuilds a program node by node; `rule` may give another node in place of one."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.graph = program, Graph()
+        self.users = program.users
+        self.outputs = set(program.outputs)
+        self.made: dict[Node, Node] = {}
+
+    def once(self, node: Node) -> bool:
+        """Whether a value of the old program is read once, and is no output."""
+        return len(self.users[node]) == 1 and node not in self.outputs
+
+    def copied(self, node: Node) -> Node:
+        """The same node on the new operands."""
+        inputs = [self.made[x] if isinstance(x, Node) else x for x in node.inputs]
+        key = self.program.inputs.index(node) if node.op == "input" else id(node) if node.op == "constant" else None
+        return self.graph.add(node.op, inputs, node.types, node.attrs, node.source, node.how, key=key)
+
+    def run(self, rule: "Callable[[Rewriter, Node], Node | None]") -> Program:
+        """The program with every node for which the rule has another replaced."""
+        old = self.program
+        for node in old.nodes:
+            self.made[node] = rule(self, node) or self.copied(node)
+        inputs, outputs = ([self.made[node] for node in some] for some in (old.inputs, old.outputs))
+        result = Program(old.mesh, inputs, outputs, old.names, {self.made[n]: v for n, v in old.constants.items()})
+        result.notes = old.notes
+        result.origins = {self.made[n]: v for n, v in old.origins.items() if n in self.made}
+        return result
+
+
+def received(node: Node) -> int:
+    """Bytes that a device receives in a node."""
+    return sum(step.received for step in steps_of(node))
+
+
+def steps_of(node: Node) -> Sequence[Step]:
+    """The collectives of a node."""
+    if isinstance(node.how, Step):
+        return (node.how,)
+    return node.how.steps if isinstance(node.how, Fused) else ()
+
+
+# -- moves of moved values ------------------------------------------------------------------------------------------------
+
+
+def shortened(rewriter: Rewriter, node: Node) -> Node | None:
+    """A move of a value that was just moved: from where it was to where it goes, if that is not more.
+
+    So a reduction that is then sliced is a reduce-scatter, and a gather of a slice, or the reverse, is nothing. It is sound
+    because shardings are part of the types: what is sliced is known to be the same on every device of the group.
+    """
+    if not is_collective(node):
+        return None
+    before = node.nodes[0]
+    if not is_collective(before):
+        return None
+    (kept,) = before.nodes
+    assert kept.type.sharding is not None
+    plan = plan_reshard(node.type.shape, node.type.dtype, rewriter.program.mesh, kept.type.sharding, _there(node))
+    spared = (node, before) if rewriter.once(before) else (node,)
+    cost = sum(x.how.received for x in spared), sum(x.how.time for x in spared), len(spared)
+    if (plan.bytes_received, plan.time, len(plan.steps)) >= cost:
+        return None
+    result = rewriter.made[kept]
+    for step in plan.steps:
+        result = collective(rewriter.graph, result, step, node.source)
+    return result
+
+
+def _there(node: Node) -> Sharding:
+    assert node.type.sharding is not None
+    return node.type.sharding
+
+
+# -- sums of reduced values -----------------------------------------------------------------------------------------------
+
+
+def reduced_once(rewriter: Rewriter, node: Node) -> Node | None:
+    """add(all_reduce(x), all_reduce(y)) is all_reduce(add(x, y)); so for maxima and minima."""
+    reduction = REDUCING.get(node.op)
+    if reduction is None or len(node.nodes) != 2 or len(node.inputs) != 2:
+        return None
+    a, b = node.nodes
+    if a is b or a.op != "all_reduce" or b.op != "all_reduce" or not (rewriter.once(a) and rewriter.once(b)):
+        return None
+    kinds = [x.nodes[0].type for x in (a, b)]
+    alike = kinds[0] == kinds[1] and a.how.axes == b.how.axes and _there(a.nodes[0]).reduction == reduction
+    if not alike or kinds[0].dtype.kind in "biu" or a.type != b.type:
+        return None
+    operands = [rewriter.made[x.nodes[0]] for x in (a, b)]
+    given = [(layout_of(_there(x), x.type.shape), x.type.dtype) for x in operands]
+    plan = static_plan(node.op, given, node.attrs, (kinds[0].sharding,))
+    if any(s is not k.sharding for s, k in zip(plan.strategy.operands, kinds, strict=True)):
+        return None
+    kind = Type(node.type.shape, plan.dtypes_made[0], plan.results[0].sharding)
+    if kind != kinds[0]:
+        return None
+    added = rewriter.graph.add(node.op, operands, (kind,), node.attrs, node.source, plan)
+    return collective(rewriter.graph, added, a.how, node.source)
+
+
+# -- small reductions of one group ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Several reductions over the same axes in one message."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def time(self) -> float:
+        """Seconds: the latency once."""
+        first = self.steps[0]
+        size = sum(step.message for step in self.steps) * first.source.mesh.axis_size(first.pieces)
+        return cost_of("all_reduce", first.source.mesh, first.pieces, size).time
+
+
+def fused(program: Program) -> Program:
+    """Small all-reduces over the same axes that don't depend on each other become one."""
+    depth = _depths(program)
+    groups: dict[Any, list[Node]] = {}
+    for node in program.nodes:
+        if node.op == "all_reduce" and node.type.local_bytes <= SMALL:
+            key = (node.how.pieces, _there(node.nodes[0]).reduction, node.type.dtype, depth[node])
+            groups.setdefault(key, []).append(node)
+    chosen = {node: tuple(group) for group in groups.values() if len(group) > 1 for node in group}
+    if not chosen:
+        return program
+    rewriter = Rewriter(program)
+    for node in _in_levels(program, depth):
+        group = chosen.get(node)
+        if group is None:
+            rewriter.made[node] = rewriter.copied(node)
+        elif node not in rewriter.made:
+            operands = [rewriter.made[x.nodes[0]] for x in group]
+            how = Fused(tuple(x.how for x in group))
+            attrs = Attrs(over=group[0].how.axes)
+            whole = rewriter.graph.add(
+                "all_reduce", operands, [x.type for x in group], attrs, group[0].source, how, key="fused"
+            )
+            for at, x in enumerate(group):
+                rewriter.made[x] = rewriter.graph.pick(whole, at)
+    old = program
+    inputs, outputs = ([rewriter.made[node] for node in some] for some in (old.inputs, old.outputs))
+    result = Program(old.mesh, inputs, outputs, old.names, {rewriter.made[n]: v for n, v in old.constants.items()})
+    result.notes = old.notes
+    result.origins = {rewriter.made[n]: v for n, v in old.origins.items()}
+    return result
+
+
+def _depths(program: Program) -> dict[Node, int]:
+    """How many all-reduces lie before each node: those at one depth can't depend on each other."""
+    depth: dict[Node, int] = {}
+    for node in program.nodes:
+        depth[node] = max((depth[x] + (x.op == "all_reduce") for x in node.nodes), default=0)
+    return depth
+
+
+def _in_levels(program: Program, depth: Mapping[Node, int]) -> list[Node]:
+    """The nodes with everything before the all-reduces of a depth ahead of them."""
+    return sorted(program.nodes, key=lambda node: (depth[node], node.op == "all_reduce", node.number))
+
+
+# -- the order ------------------------------------------------------------------------------------------------------------
+
+
+def scheduled(program: Program) -> Program:
+    """The order of least peak memory: as written, or by taking at each point what frees most, whichever is lower."""
+    other = _greedy(program)
+    if peak_bytes(program, other)[0] >= peak_bytes(program, program.nodes)[0]:
+        return program
+    result = Program(program.mesh, program.inputs, program.outputs, program.names, program.constants, other)
+    result.notes, result.origins = program.notes, program.origins
+    return result
+
+
+def peak_bytes(program: Program, order: Sequence[Node]) -> tuple[int, list[int]]:
+    """The most that a device holds at a time, and what it holds at each step."""
+    left = {node: len(users) for node, users in program.users.items()}
+    for node in program.outputs:
+        left[node] += 1
+    for node in (*program.inputs, *program.constants):
+        left[node] = left.get(node, 0) + 1  # the caller keeps them
+    held, most, at_each = 0, 0, []
+    for node in order:
+        held += _bytes(node)
+        most = max(most, held)
+        at_each.append(held)
+        for x in {*node.nodes, node}:
+            left[x] -= node.nodes.count(x)
+            if left[x] == 0:
+                held -= _bytes(x)
+    return most, at_each
+
+
+def _bytes(node: Node) -> int:
+    return 0 if node.op == "pick" else sum(t.local_bytes for t in node.types)
+
+
+def _greedy(program: Program) -> list[Node]:
+    """Of the nodes that are ready, always the one after which least is held; equals in the order written."""
+    users = program.users
+    waits = {node: len(set(node.nodes)) for node in program.nodes}
+    left = {node: len(some) + (node in program.outputs) + (node in program.inputs) for node, some in users.items()}
+    ready = [node for node in program.nodes if not waits[node]]
+    order: list[Node] = []
+    while ready:
+        best = min(ready, key=lambda node: (_growth(node, left), node.number)) if len(ready) > 1 else ready[0]
+        ready.remove(best)
+        order.append(best)
+        for x in set(best.nodes):
+            left[x] -= best.nodes.count(x)
+        for user in dict.fromkeys(users[best]):
+            waits[user] -= 1
+            if not waits[user]:
+                ready.append(user)
+    return order
+
+
+def _growth(node: Node, left: Mapping[Node, int]) -> int:
+    """By how much more is held after a node than before."""
+    freed = sum(_bytes(x) for x in set(node.nodes) if left[x] == node.nodes.count(x))
+    return (_bytes(node) if left[node] else 0) - freed
+
+
+def optimised(program: Program) -> Program:
+    """All passes, the rewriting ones until nothing changes."""
+    for _ in range(8):
+        before = len(program.nodes), sum(map(received, program.nodes))
+        program = Rewriter(program).run(shortened)
+        program = Rewriter(program).run(reduced_once)
+        if (len(program.nodes), sum(map(received, program.nodes))) == before:
+            break
+    return scheduled(fused(program))

@@ -1,0 +1,170 @@
+"""Propagation: shardings flow from where they are known through factor rules, forward and backward, to a fixed point.
+
+Inputs, constants and constraints are closed: they give and never take. All other values are open and take what their
+neighbours propose, round by round: in a round every operation looks at the state before it and proposes, per factor,
+the longest list of axes that one of its values has there; then each value takes the proposals that extend what it has. Of
+proposals that contradict each other the one from the larger tensor wins, since moving that costs more; equal
+ones are settled by the names of their axes. So the result does not depend on the order of nodes. What is taken is never
+given back: the rounds end.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from shardwright.mesh import Mesh, overlap
+from shardwright.ops import Dims, Rule
+from shardwright.plan import dims_of, homes
+from shardwright.program.node import Node, Program
+from shardwright.sharding import P, Sharding
+
+Axes = tuple[str, ...]
+
+
+class Proposal(NamedTuple):
+    """That a value split a dim by axes; the order is that of strength."""
+
+    weight: int  # minus the bytes of the tensor that it comes from
+    axes: Axes
+    dim: int
+    origin: str
+
+
+class Propagation:
+    """Where every value of a program is to lie, and why."""
+
+    def __init__(self, program: Program, fixed: Mapping[Node, Sharding], order: Iterable[Node] | None = None) -> None:
+        self.program, self.mesh = program, program.mesh
+        self.dims: dict[Node, list[Axes]] = {}
+        self.closed: set[Node] = set()
+        self.origins: dict[Node, dict[str, str]] = {}
+        self.conflicts: dict[Node, list[str]] = {}
+        self.nodes = list(program.nodes if order is None else order)
+        self._names = dict(zip(program.inputs, program.names, strict=True))
+        for node in self.nodes:
+            known = fixed.get(node) or node.type.sharding or node.attrs.get("sharding")
+            self.dims[node] = [()] * len(node.type.shape)
+            if known is not None:
+                self.closed.add(node)
+                self.dims[node] = [tuple(axes) for axes in known.dims]
+                self.origins[node] = dict.fromkeys((a for axes in known.dims for a in axes), self._named(node))
+        self._run()
+
+    def _named(self, node: Node) -> str:
+        if node in self._names:
+            return self._names[node]
+        what = "constraint" if node.op == "constraint" else node.op
+        return f"{what} at {node.source}" if node.source else what
+
+    def wanted(self, node: Node) -> Sharding | None:
+        """Where a value is to lie; None where nothing says so."""
+        dims = self.dims[node]
+        return Sharding(self.mesh, P(*dims)) if any(dims) or node in self.closed else None
+
+    # -- rounds -------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        users = self.program.users
+        active = set(self.nodes)
+        while active:
+            proposals: dict[Node, list[Proposal]] = {}
+            for node in active:
+                for value, proposal in self._proposed(node):
+                    proposals.setdefault(value, []).append(proposal)
+            changed = [value for value, some in proposals.items() if self._take(value, sorted(set(some)))]
+            active = {near for value in changed for near in (value, *value.nodes, *users[value])}
+
+    def _proposed(self, node: Node) -> Iterator[tuple[Node, Proposal]]:
+        """What an operation proposes for its operands and results."""
+        for rule, values in self._rules(node):
+            homed = [
+                (value, dims, homes(rule, dims, Sharding(self.mesh, P(*self.dims[value])), value.type.shape))
+                for value, dims in values
+            ]
+            best: dict[str, tuple[int, Axes, Node]] = {}
+            for value, _, home in homed:
+                for factor, axes in home.items():
+                    if not axes or factor in rule.whole:
+                        continue
+                    weight = -value.type.dtype.itemsize * _size(value.type.shape)
+                    longest = best.get(factor)
+                    if longest is None or (-len(axes), weight, axes) < (-len(longest[1]), longest[0], longest[1]):
+                        best[factor] = (weight, axes, value)
+            for value, dims, home in homed:
+                if value in self.closed:
+                    continue
+                yield from self._extensions(rule, node, value, dims, home, best)
+
+    def _extensions(
+        self,
+        rule: Rule,
+        node: Node,
+        value: Node,
+        dims: Dims,
+        home: Mapping[str, Axes],
+        best: Mapping[str, tuple[int, Axes, Node]],
+    ) -> Iterator[tuple[Node, Proposal]]:
+        """Each factor's best axes, as proposals for one value: one factor at a time, beside what the value has."""
+        for at, dim in enumerate(dims):
+            for factor in dim:
+                if factor not in best or best[factor][1] == home.get(factor, ()):
+                    continue
+                weight, axes, giver = best[factor]
+                made = dims_of(self.mesh, (dim,), {**home, factor: axes}, rule.sizes)
+                if made is not None and self.mesh.axis_size(made[0]) <= value.type.shape[at]:
+                    by = node.attrs.get("name", node.op)
+                    origin = self.origins.get(giver, {}).get(axes[-1], "")
+                    yield value, Proposal(weight, tuple(made[0]), at, origin or f"{by} at {node.source}")
+
+    def _rules(self, node: Node) -> Iterator[tuple[Rule, list[tuple[Node, Dims]]]]:
+        """A node's rule with the values it speaks of; results of several are their picks."""
+        if node.op in ("constraint", "reduced"):
+            names = [f"d{i}" for i in range(len(node.type.shape))]
+            dims = tuple((name,) for name in names)
+            sizes = dict(zip(names, node.type.shape, strict=True))
+            yield Rule((dims,), (dims,), sizes), [(node.nodes[0], dims), (node, dims)]
+        elif isinstance(node.how, Rule):
+            values = list(zip(node.nodes, node.how.inputs, strict=True))
+            if len(node.types) == 1:
+                values.append((node, node.how.outputs[0]))
+            yield node.how, values
+        elif node.op == "pick" and isinstance(node.nodes[0].how, Rule):
+            whole = node.nodes[0]
+            values = list(zip(whole.nodes, whole.how.inputs, strict=True))
+            yield whole.how, [*values, (node, whole.how.outputs[node.attrs["index"]])]
+
+    def _take(self, value: Node, proposals: list[Proposal]) -> bool:
+        """Take the proposals that extend what a value has, strongest first."""
+        changed = False
+        for proposal in proposals:
+            old = self.dims[value][proposal.dim]
+            if proposal.axes == old or old[: len(proposal.axes)] == proposal.axes:
+                continue
+            added = proposal.axes[len(old) :]
+            others = [a for d, axes in enumerate(self.dims[value]) for a in axes if d != proposal.dim or a in old]
+            if proposal.axes[: len(old)] != old or any(_overlaps(self.mesh, a, others) for a in added):
+                text = f"dim {proposal.dim} stays {_shown(old)} and is not {_shown(proposal.axes)} ({proposal.origin})"
+                known = self.conflicts.setdefault(value, [])
+                if text not in known:
+                    known.append(text)
+                continue
+            if not self.mesh.share_a_cut((*(a for axes in self.dims[value] for a in axes), *added)):
+                continue
+            self.dims[value][proposal.dim] = proposal.axes
+            self.origins.setdefault(value, {}).update(dict.fromkeys(added, proposal.origin))
+            changed = True
+        return changed
+
+
+def _shown(axes: Axes) -> str:
+    return "whole" if not axes else f"@{','.join(axes)}"
+
+
+def _overlaps(mesh: Mesh, axis: str, others: Iterable[str]) -> bool:
+    return any(overlap(mesh.axis(axis), mesh.axis(other)) for other in others)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    total = 1
+    for n in shape:
+        total *= n
+    return total

@@ -1,0 +1,181 @@
+"""Tracing: a function runs on arrays that stand for values nobody knows yet, and what it asks of them is written down."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.array import Array
+from shardwright.dispatch import kind_of, source_line, tracing
+from shardwright.errors import TraceError
+from shardwright.held import Held
+from shardwright.lowering import Attrs, with_scalars
+from shardwright.mesh import Mesh
+from shardwright.ops import OPS
+from shardwright.program.node import Graph, Node, Program, Type
+from shardwright.sharding import Layout, P, Sharding
+
+
+class Traced(Array):
+    """An array inside a function that is being traced: its shape and dtype are known, its elements are not."""
+
+    __slots__ = ("node", "trace")
+
+    traces = True
+    node: Node
+    trace: "Trace"
+
+    @classmethod
+    def of(cls, layout: Layout, data: NDArray[Any]) -> Any:
+        """Data that is known makes an array as ever."""
+        return Array.of(layout, data)
+
+    def record(self, name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
+        """Write an operation down."""
+        return self.trace.record(name, operands, attrs)
+
+    def reshard(self, target: "Sharding | P", *, allow_device_permutation: bool = False) -> Any:
+        """A constraint: from here on the value lies as the target says."""
+        sharding = target if isinstance(target, Sharding) else Sharding(self.mesh, target)
+        return self.trace.constrained(self, sharding, "reshard")
+
+    def whole(self) -> Any:
+        """The same value with its reduction done, if one is left to do."""
+        return self.trace.value(self.trace.graph.add("reduced", (self.node,), (self.node.type,), source=source_line()))
+
+    def again(self) -> Any:
+        """Another variable with the same value."""
+        return self.trace.value(self.node)
+
+    def become(self, other: Held) -> None:
+        """Take another's value."""
+        node = self.trace.node_of(other)
+        self.node, self._layout, self._dtype = node, self.trace.layout(node.type.shape), node.type.dtype
+
+    @property
+    def data(self) -> NDArray[Any]:
+        raise TraceError(self._unknown())
+
+    def _host(self) -> NDArray[Any]:
+        raise TraceError(self._unknown())
+
+    def placed(self, target: Layout) -> NDArray[Any]:
+        raise TraceError(self._unknown())
+
+    def _scalar(self) -> Any:
+        raise TraceError(
+            f"{self._unknown()} Python's if, while, int() and float() need it: use sw.cond, sw.while_loop or sw.scan, "
+            f"or make the argument it comes from static."
+        )
+
+    def apply_collective(self, collective: Any) -> Any:
+        raise TraceError(
+            f"{collective.name} on an array while a program is traced: where its parts lie is not settled yet. "
+            f"Use sw.with_sharding_constraint to say where they are to lie."
+        )
+
+    def __repr__(self) -> str:
+        return f"Traced({self.node.type} on {self.mesh})"
+
+    __str__ = __repr__
+
+    def _unknown(self) -> str:
+        return f"The elements of {self.node.type} are not known while the program is traced ({source_line()})."
+
+
+class Trace:
+    """One function being traced; a function inside it, of a loop, has a trace of its own that captures outer values."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh, self.graph = mesh, Graph()
+        self.constants: dict[Node, Array] = {}
+        self.captured: dict[Node, Traced] = {}  # inputs of an inner trace -> values of an outer one
+        self._layouts: dict[tuple[int, ...], Layout] = {}
+
+    def layout(self, shape: tuple[int, ...]) -> Layout:
+        """What stands for a layout until there is one: whole, and equal to no layout of an array."""
+        if shape not in self._layouts:
+            self._layouts[shape] = Layout(Sharding(self.mesh).for_shape(shape), shape)
+        return self._layouts[shape]
+
+    def value(self, node: Node) -> Traced:
+        """The array that stands for a node's result."""
+        result: Traced = object.__new__(Traced)
+        result._layout, result._dtype, result.node, result.trace = (
+            self.layout(node.type.shape),
+            node.type.dtype,
+            node,
+            self,
+        )
+        return result
+
+    def input(self, number: int, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Traced:
+        """A new input."""
+        return self.value(self.graph.add("input", (), (Type(shape, dtype),), key=number))
+
+    def node_of(self, x: Any) -> Any:
+        """The node of a value; arrays that are known become constants, numbers stay."""
+        if isinstance(x, Traced):
+            if x.trace is self:
+                return x.node
+            node = self.graph.add("input", (), (x.node.type,), key=("captured", id(x.node)))
+            self.captured[node] = x
+            return node
+        if not isinstance(x, Array):
+            return x
+        if x.mesh != self.mesh:
+            raise TraceError(
+                f"A program on {self.mesh} reads {x.summary()}, which is on another mesh. Reshard it first."
+            )
+        node = self.graph.add("constant", (), (Type(x.shape, x.dtype, x.sharding),), key=id(x))
+        self.constants[node] = x
+        return node
+
+    def record(self, name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
+        """An operation of the table."""
+        op = OPS[name]
+        kinds = [kind_of(x) for x in operands]
+        shapes = [kind[0].shape for kind in kinds if isinstance(kind, tuple)]
+        rule = op.rule(shapes, with_scalars(attrs, kinds))
+        dtypes = op.dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)
+        types = [Type(rule.out_shape(i), dtype) for i, dtype in enumerate(dtypes)]
+        node = self.graph.add(name, [self.node_of(x) for x in operands], types, attrs, source_line(), rule)
+        values = tuple(self.value(self.graph.pick(node, i)) for i in range(len(types)))
+        return values[0] if len(values) == 1 else values
+
+    def make(self, name: str, sharding: Sharding, shape: tuple[int, ...], attrs: Attrs) -> Traced:
+        """An operation without operands; a sharding that splits nothing leaves open where it lies."""
+        op = OPS[name]
+        rule = op.rule((), {**attrs, "shape": shape})
+        types = [Type(shape, dtype) for dtype in op.dtypes((), attrs)]
+        full = Attrs(**attrs, shape=shape)
+        made = self.value(self.graph.add(name, (), types, full, source_line(), rule))
+        return made if sharding.is_replicated else self.constrained(made, sharding, name)
+
+    def constrained(self, x: Array, sharding: Sharding, why: str) -> Traced:
+        """A value that lies as a sharding says."""
+        node = self.node_of(x)
+        fitted = sharding.for_shape(node.type.shape)
+        return self.value(
+            self.graph.add("constraint", (node,), (node.type,), Attrs(sharding=fitted, why=why), source_line())
+        )
+
+
+def trace(
+    function: Callable[..., Sequence[Any]], types: Sequence[Type], mesh: Mesh, names: Sequence[str]
+) -> tuple[Program, Trace]:
+    """The program of a function from arrays, one per type, to a flat sequence of arrays and numbers."""
+    made = Trace(mesh)
+    inputs = [made.input(i, t.shape, t.dtype) for i, t in enumerate(types)]
+    with mesh, tracing(made.make):
+        outputs = [made.node_of(x) for x in function(*inputs)]
+    captured = list(made.captured)
+    program = Program(
+        mesh,
+        [*(x.node for x in inputs), *captured],
+        outputs,
+        [*names, *(f"captured {i}" for i in range(len(captured)))],
+        made.constants,
+    )
+    return program, made

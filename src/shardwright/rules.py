@@ -1,0 +1,212 @@
+"""Sharding rules: from the shapes, the paths or the names of a tree of arrays to where each lies.
+
+A rule gives a tree of `P`; `match_sharding_rule` makes shardings of it on a mesh. Paths are joined with '/'. What a rule
+does not say is an error that lists what there is, never a silent replica.
+"""
+
+import abc
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+
+from shardwright.errors import ShardingError
+from shardwright.mesh import Mesh
+from shardwright.sharding import P, Sharding
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf has a shape and a dtype."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def paths_of(tree: Any) -> list[str]:
+    """The paths of a tree's leaves, joined with '/'.
+
+    >>> paths_of({"layer": [1, 2], "bias": 3})
+    ['bias', 'layer/0', 'layer/1']
+    """
+    return ["/".join(map(str, path)) for path in optree.tree_paths(tree)]
+
+
+class ShardingRule(abc.ABC):
+    """A way to say where the arrays of a tree lie: `spec(path, leaf, mesh)` gives the `P` of one of them, and why."""
+
+    @abc.abstractmethod
+    def spec(self, path: str, leaf: Any, mesh: Mesh | None) -> tuple[P, str]:
+        """Where a leaf lies, and the reason."""
+
+    def check(self, paths: Sequence[str]) -> None:  # noqa: B027  # most rules fit every tree
+        """Refuse a tree that the rule does not fit."""
+
+    def apply(self, tree: Any, mesh: Mesh | None = None) -> Any:
+        """A tree of `P`, None where a leaf is no array."""
+        return optree.tree_unflatten(optree.tree_structure(tree), self.specs(tree, mesh))
+
+    def specs(self, tree: Any, mesh: Mesh | None = None) -> list[P | None]:
+        """The same for each leaf, in order."""
+        pairs = list(zip(paths_of(tree), optree.tree_leaves(tree), strict=True))
+        self.check([path for path, leaf in pairs if is_array(leaf)])
+        return [self.spec(path, leaf, mesh)[0] if is_array(leaf) else None for path, leaf in pairs]
+
+    def explain(self, tree: Any, mesh: Mesh | None = None) -> dict[str, str]:
+        """For each array's path where it lies, and why."""
+        pairs = zip(paths_of(tree), optree.tree_leaves(tree), strict=True)
+        found = {path: self.spec(path, leaf, mesh) for path, leaf in pairs if is_array(leaf)}
+        return {path: f"{spec}: {why}" for path, (spec, why) in found.items()}
+
+
+class FSDPShardingRule(ShardingRule):
+    """Every large tensor of floats is split along one dim, the largest that the axis divides; the others are whole.
+
+    >>> rule = FSDPShardingRule("data", min_fsdp_size=8)
+    >>> rule.apply({"w": np.ones((6, 8), np.float32)}, Mesh(data=4))
+    {'w': P(None, 'data')}
+
+    Without a size and without a mesh the dim with the largest power of two as a divisor is taken; on a mesh the axis's
+    own size counts, so that the choice always divides.
+    """
+
+    def __init__(
+        self, fsdp_axis_name: str = "fsdp", fsdp_axis_size: int | None = None, min_fsdp_size: int = 1048576
+    ) -> None:
+        self.axis, self.size, self.least = fsdp_axis_name, fsdp_axis_size, min_fsdp_size
+
+    def spec(self, path: str, leaf: Any, mesh: Mesh | None) -> tuple[P, str]:
+        shape = tuple(leaf.shape)
+        if mesh is not None and self.axis not in mesh.sizes:
+            raise ShardingError(
+                f"FSDPShardingRule splits along axis {self.axis!r}; {mesh} has only "
+                f"{', '.join(map(repr, mesh.sizes))}. Name one of those as fsdp_axis_name."
+            )
+        size = self.size if mesh is None else mesh.sizes[self.axis]
+        if mesh is not None and self.size not in (None, size):
+            raise ShardingError(
+                f"FSDPShardingRule was made for an axis of size {self.size}, but {self.axis!r} of {mesh} has {size}. "
+                f"Leave fsdp_axis_size out, or make it {size}."
+            )
+        if np.dtype(leaf.dtype).kind in "biu":
+            return P(), f"{leaf.dtype} is no float"
+        if math.prod(shape) < self.least:
+            return P(), f"{math.prod(shape):,} elements are fewer than min_fsdp_size={self.least:,}"
+        if size is None:
+            powers = [n & -n for n in shape]
+            if not powers or max(powers) == 1:
+                return P(), "no dim has a factor of 2"
+            return self._along(shape, powers.index(max(powers))), f"{max(powers)} is the largest power of two in a dim"
+        fitting = [n if n % size == 0 else 0 for n in shape]
+        if not fitting or max(fitting) == 0:
+            return P(), f"no dim of {shape} is divisible by {size}"
+        return self._along(shape, fitting.index(max(fitting))), f"{max(fitting)} is the largest dim divisible by {size}"
+
+    def _along(self, shape: tuple[int, ...], dim: int) -> P:
+        return P(*(self.axis if d == dim else None for d in range(len(shape))))
+
+
+class TreePathShardingRule(ShardingRule):
+    """The first pattern found in a leaf's path says where it lies; scalars and single elements are whole.
+
+    >>> rule = TreePathShardingRule(("kernel", P(None, "x")), ("bias", P()))
+    >>> rule.apply({"dense": {"kernel": np.ones((2, 2)), "bias": np.ones(2)}})
+    {'dense': {'bias': P(), 'kernel': P(None, 'x')}}
+
+    A leaf that no pattern matches is an error unless `strict=False`, and a pattern that matches no leaf always is.
+    """
+
+    def __init__(self, *rules: tuple[str, P], strict: bool = True) -> None:
+        self.rules, self.strict = rules, strict
+
+    def check(self, paths: Sequence[str]) -> None:
+        for pattern, _ in self.rules:
+            if not any(re.search(pattern, path) for path in paths):
+                raise ShardingError(
+                    f"The pattern {pattern!r} matches no leaf. The paths are {_listed(paths)}. Correct or remove it."
+                )
+
+    def spec(self, path: str, leaf: Any, mesh: Mesh | None) -> tuple[P, str]:
+        if math.prod(leaf.shape) == 1:
+            return P(), "a single element"
+        for pattern, spec in self.rules:
+            if re.search(pattern, path):
+                return spec, f"its path has {pattern!r}"
+        if self.strict:
+            patterns = ", ".join(repr(pattern) for pattern, _ in self.rules)
+            raise ShardingError(
+                f"No pattern of {patterns} matches the leaf {path!r}. Add one, such as ('.*', P()) as the last, or "
+                f"say strict=False to leave such leaves whole."
+            )
+        return P(), "no pattern matches it"
+
+
+class PolicyShardingRule(ShardingRule):
+    """A function of path and leaf says where each leaf lies.
+
+    >>> PolicyShardingRule(lambda path, leaf: P("x") if leaf.ndim else P()).apply([np.ones(4), np.float32(1)])
+    [P('x'), P()]
+    """
+
+    def __init__(self, policy: Callable[[str, Any], P]) -> None:
+        self.policy = policy
+
+    def spec(self, path: str, leaf: Any, mesh: Mesh | None) -> tuple[P, str]:
+        given = self.policy(path, leaf)
+        return P() if given is None else given, "the policy says so"
+
+
+def match_sharding_rule(rule: Any, tree: Any, mesh: Mesh) -> Any:
+    """The tree of shardings that a rule, a `P`, a `Sharding`, or a tree of them gives for a tree of arrays.
+
+    >>> match_sharding_rule(P("x"), {"a": np.ones(4)}, Mesh(x=2))
+    {'a': Sharding(Mesh(x=2), P('x'))}
+    """
+    found = resolved(rule, tree, mesh, "match_sharding_rule")
+    return optree.tree_unflatten(optree.tree_structure(tree), found)
+
+
+def resolved(rule: Any, tree: Any, mesh: Mesh, what: str) -> list[Sharding | None]:
+    """For each leaf of a tree its sharding, or None where nothing is said or the leaf is no array."""
+    if rule is None or isinstance(rule, P | Sharding | ShardingRule):
+        return _for_all(rule, tree, mesh, what, "")
+    entries, structure = optree.tree_flatten(rule, none_is_leaf=True)
+    if optree.treespec_is_leaf(structure):
+        raise ShardingError(f"{what}: {rule!r} is no P, Sharding, rule, None, or tree of them.")
+    try:
+        subtrees = structure.flatten_up_to(tree)
+    except ValueError as error:
+        raise ShardingError(f"{what}: the tree of shardings does not fit the tree of arrays: {error}") from error
+    names = ["/".join(map(str, path)) for path in optree.tree_paths(rule, none_is_leaf=True)]
+    parts = [_for_all(r, t, mesh, what, name) for r, t, name in zip(entries, subtrees, names, strict=True)]
+    return [sharding for part in parts for sharding in part]
+
+
+def _for_all(rule: Any, tree: Any, mesh: Mesh, what: str, lead: str) -> list[Sharding | None]:
+    """One rule for all leaves of a tree."""
+    leaves = optree.tree_leaves(tree)
+    if isinstance(rule, ShardingRule):
+        specs: Sequence[P | Sharding | None] = rule.specs(tree, mesh)
+    elif rule is None or isinstance(rule, P | Sharding):
+        specs = [rule if is_array(leaf) else None for leaf in leaves]
+    else:
+        raise ShardingError(f"{what}: {rule!r} is no P, Sharding, rule, None, or tree of them.")
+    made: list[Sharding | None] = []
+    for path, leaf, spec in zip(paths_of(tree), leaves, specs, strict=True):
+        if spec is None:
+            made.append(None)
+            continue
+        try:
+            sharding = spec if isinstance(spec, Sharding) else Sharding(mesh, spec)
+            if sharding.mesh != mesh:
+                raise ShardingError(f"it is on {sharding.mesh}, not on {mesh}.")
+            made.append(sharding.for_shape(tuple(leaf.shape)))
+        except ShardingError as error:
+            where = "/".join(part for part in (lead, path) if part)
+            raise ShardingError(f"{what}{f', leaf {where!r}' if where else ''}: {error}") from error
+    return made
+
+
+def _listed(paths: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, paths[:20]))
+    return f"{shown} and {len(paths) - 20} more" if len(paths) > 20 else shown or "none"
