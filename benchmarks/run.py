@@ -4,6 +4,7 @@ import sys
 
 import foundation
 import operations
+import programs
 import resharding
 from harness import MISSED
 
@@ -12,6 +13,7 @@ def main() -> int:
     foundation.main()
     operations.main()
     resharding.main()
+    programs.main()
     print(f"\n{len(MISSED)} goals missed" + "".join(f"\n  {name}" for name in MISSED))
     return 1 if MISSED else 0
 

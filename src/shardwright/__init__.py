@@ -9,6 +9,7 @@ from shardwright.jit import explain, sjit, with_sharding_annotation, with_shardi
 from shardwright.mesh import Link, Mesh
 from shardwright.per_device import PerDevice, process_coords, process_index
 from shardwright.plan import plan_reshard
+from shardwright.program import cond, scan, while_loop
 from shardwright.rules import match_sharding_rule
 from shardwright.shard_map import shard_map
 from shardwright.sharding import P, Sharding
@@ -28,6 +29,7 @@ __all__ = [
     "ShardwrightError",
     "auto_sharding",
     "collectives",
+    "cond",
     "errors",
     "explain",
     "from_shards",
@@ -42,10 +44,12 @@ __all__ = [
     "random",
     "replicate",
     "rules",
+    "scan",
     "shard",
     "shard_map",
     "sjit",
     "strict",
+    "while_loop",
     "with_sharding_annotation",
     "with_sharding_constraint",
 ]

@@ -254,48 +254,49 @@ class SJIT:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         wrapped, named = self._wrapped(args, kwargs)
         leaves, structure = flatten((wrapped, named))
-        key = self._key(leaves, structure)
-        found = self._cache.get(key)
-        if found is None:
-            if any(isinstance(leaf, Traced) for leaf in leaves):
-                return self.function(*args, **kwargs)  # inside another program
-            found = self._cache[key] = Lowered(self, wrapped, named, self._mesh(leaves))
+        found = self._found(leaves, structure, wrapped, named)
+        if found is None:  # inside another program
+            return self.function(*args, **kwargs)
         result = found(leaves)
         if self._donated:
             self._give_away(args)
         return result
 
-    def _key(self, leaves: Sequence[Any], structure: Any) -> Any:
-        parts: list[Any] = [structure, is_strict(), current_policy()]
-        hosts = False
-        for leaf in leaves:
-            kind = type(leaf)
-            if kind is Array:
-                parts.append((leaf._layout, leaf._dtype))
-            elif kind is _Static:
-                parts.append((_Static, type(leaf.value), leaf.value))
-            elif isinstance(leaf, Array):
-                parts.append(id(leaf))
-            elif _is_dynamic(leaf):
-                parts.append((tuple(leaf.shape), leaf.dtype))
-                hosts = True
-            else:
-                parts.append((kind, leaf))
-        if hosts:
-            parts.append(self.mesh or current_mesh())
-        key = tuple(parts)
+    def _found(self, leaves: Sequence[Any], structure: Any, args: Any, kwargs: Any) -> Lowered | None:
+        """The program for arguments of this kind; None while another program is traced, which it becomes a part of."""
+        key = self._key(leaves, structure)
         try:
-            hash(key)
+            found = self._cache.get(key)
         except TypeError:
             self._refuse_unhashable(leaves, structure)
             raise
-        return key
+        if found is None:
+            if any(isinstance(leaf, Traced) for leaf in leaves):
+                return None
+            found = self._cache[key] = Lowered(self, args, kwargs, self._mesh(leaves))
+        return found
+
+    def _key(self, leaves: Sequence[Any], structure: Any) -> Any:
+        parts: list[Any] = [structure, is_strict(), current_policy()]
+        for leaf in leaves:
+            kind = type(leaf)
+            if kind is Array:
+                parts += (leaf._layout, leaf._dtype)
+            elif kind is _Static:
+                parts += (_Static, type(leaf.value), leaf.value)
+            elif isinstance(leaf, Array):
+                parts.append(id(leaf))
+            elif _is_dynamic(leaf):
+                parts += (tuple(leaf.shape), leaf.dtype, self.mesh or current_mesh())
+            else:
+                parts += (kind, leaf)
+        return tuple(parts)
 
     def _refuse_unhashable(self, leaves: Sequence[Any], structure: Any) -> None:
         paths = paths_of(optree.tree_unflatten(structure, list(leaves)))
         for path, leaf in zip(paths, leaves, strict=True):
             value = leaf.value if isinstance(leaf, _Static) else leaf
-            if value.__hash__ is None:
+            if not _is_dynamic(value) and value.__hash__ is None:
                 name = _name(self.parameters, path)
                 raise ProgramError(
                     f"{self.__name__}: the static argument {name!r} is a {type(value).__name__}, which can't be hashed, so "
@@ -322,10 +323,12 @@ class SJIT:
         """The program for arguments of this kind, without running it."""
         wrapped, named = self._wrapped(args, kwargs)
         leaves, structure = flatten((wrapped, named))
-        key = self._key(leaves, structure)
-        if key not in self._cache:
-            self._cache[key] = Lowered(self, wrapped, named, self._mesh(leaves))
-        return self._cache[key]
+        found = self._found(leaves, structure, wrapped, named)
+        if found is None:
+            raise TraceError(
+                f"{self.__name__}.lower: an argument stands for a value of a program that is being traced."
+            )
+        return found
 
     def cache_size(self) -> int:
         """For how many kinds of arguments there is a program."""

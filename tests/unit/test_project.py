@@ -84,8 +84,9 @@ def test_import_is_light():
 def test_the_exported_names_are_these():
     names = """
         Array ImplicitGatherError ImplicitGatherWarning Link Mesh P PerDevice Sharding ShardwrightError auto_sharding
-        collectives errors explain from_shards gather match_sharding_rule nn numpy picture plan_reshard process_coords
-        process_index random replicate rules shard shard_map sjit strict with_sharding_annotation with_sharding_constraint
+        collectives cond errors explain from_shards gather match_sharding_rule nn numpy picture plan_reshard
+        process_coords process_index random replicate rules scan shard shard_map sjit strict while_loop
+        with_sharding_annotation with_sharding_constraint
     """
     assert sorted(sw.__all__) == names.split()
     assert all(hasattr(sw, name) for name in sw.__all__)

@@ -1,5 +1,6 @@
 """Programs: a function traced once, its shardings propagated, its moves explicit, its communication made less, then run."""
 
+from shardwright.program.control import cond, scan, while_loop
 from shardwright.program.lower import lower
 from shardwright.program.node import Graph, Node, Program, Type, agree
 from shardwright.program.partition import is_collective
@@ -19,10 +20,13 @@ __all__ = [
     "Type",
     "agree",
     "compiled",
+    "cond",
     "is_collective",
     "lower",
     "peak_bytes",
     "received",
+    "scan",
     "steps_of",
     "trace",
+    "while_loop",
 ]

@@ -167,19 +167,19 @@ def _spelled(node: Node, place: Mapping[Node, int], named: Mapping[Node, str]) -
     if node in named:
         return f"input {named[node]}" if not named[node].startswith("input") else named[node]
     operands = [f"%{place[x]}" if isinstance(x, Node) else repr(x) for x in node.inputs]
-    shown = [f"{key}={_short(value)}" for key, value in node.attrs.items() if key not in ("result", "name", "sharding")]
+    shown = [f"{key}={_short(value)}" for key, value in node.attrs.items() if key not in ("result", "name", "lower")]
     name = node.attrs.get("name", node.op)
     return f"{name}({', '.join([*operands, *shown])})"
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
+    text = value if isinstance(value, str) else repr(value.spec if isinstance(value, Sharding) else value)
     return text if len(text) <= 40 else f"{text[:37]}…"
 
 
 def _inner(node: Node) -> list[tuple[str, "Program"]]:
     """The programs inside a loop or a choice."""
-    return list(node.how.items()) if isinstance(node.how, dict) else []
+    return [(k, v) for k, v in node.how.items() if isinstance(v, Program)] if isinstance(node.how, dict) else []
 
 
 def reachable(outputs: Iterable[Node], inputs: Iterable[Node] = ()) -> tuple[Node, ...]:

@@ -18,6 +18,7 @@ class Partitioner:
     def __init__(self, program: Program, known: Propagation) -> None:
         self.program, self.known = program, known
         self.graph = Graph()
+        self.users = program.users
         self.made: dict[Node, Node] = {}
         self.notes: list[str] = []
         self.origins: dict[Node, dict[str, str]] = {}
@@ -87,7 +88,15 @@ class Partitioner:
         placed = [moved(self.graph, x, next(there), node.source) if isinstance(x, Node) else x for x in operands]
         rows = zip(plan.results, plan.dtypes_made, strict=True)
         types = [Type(layout.shape, dtype, layout.sharding) for layout, dtype in rows]
-        return self.graph.add(node.op, placed, types, node.attrs, node.source, plan)
+        made = self.graph.add(node.op, placed, types, node.attrs, node.source, plan)
+        if len(types) == 1 and types[0].sharding is not None and types[0].sharding.partial and self._shared(node):
+            target = wanted[0] or types[0].sharding.replace(partial=())
+            return moved(self.graph, made, target, node.source)  # once for all who read it
+        return made
+
+    def _shared(self, node: Node) -> bool:
+        """Whether several steps read a value."""
+        return len(self.users[node]) + self.program.outputs.count(node) > 1
 
 
 def _kind(node: Node) -> tuple[Any, Any]:

@@ -2,10 +2,10 @@
 
 Inputs, constants and constraints are closed: they give and never take. All other values are open and take what their
 neighbours propose, round by round: in a round every operation looks at the state before it and proposes, per factor,
-the longest list of axes that one of its values has there; then each value takes the proposals that extend what it has. Of
-proposals that contradict each other the one from the larger tensor wins, since moving that costs more; equal
-ones are settled by the names of their axes. So the result does not depend on the order of nodes. What is taken is never
-given back: the rounds end.
+the longest list of axes that one of its values has there; then each value takes what extends what it has. Conflicts are
+settled by cost: axes of larger tensors, which cost more to move, flow to their fixed point first, and within a round the
+larger tensor's proposal wins; equal ones are settled by the names of their axes. So the result does not depend on the
+order of nodes. What is taken is never given back: the rounds end.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,10 +23,11 @@ Axes = tuple[str, ...]
 class Proposal(NamedTuple):
     """That a value split a dim by axes; the order is that of strength."""
 
-    weight: int  # minus the bytes of the tensor that it comes from
+    weight: int  # minus the bytes of the tensor that proposes it
     axes: Axes
     dim: int
     origin: str
+    sizes: tuple[int, ...]  # of the tensor that each axis comes from
 
 
 class Propagation:
@@ -38,6 +39,7 @@ class Propagation:
         self.closed: set[Node] = set()
         self.origins: dict[Node, dict[str, str]] = {}
         self.conflicts: dict[Node, list[str]] = {}
+        self._from: dict[Node, dict[str, int]] = {}  # for each value and axis the bytes of the tensor it comes from
         self.nodes = list(program.nodes if order is None else order)
         self._names = dict(zip(program.inputs, program.names, strict=True))
         for node in self.nodes:
@@ -46,7 +48,9 @@ class Propagation:
             if known is not None:
                 self.closed.add(node)
                 self.dims[node] = [tuple(axes) for axes in known.dims]
-                self.origins[node] = dict.fromkeys((a for axes in known.dims for a in axes), self._named(node))
+                axes = [a for axes in known.dims for a in axes]
+                self.origins[node] = dict.fromkeys(axes, self._named(node))
+                self._from[node] = dict.fromkeys(axes, _bytes(node))
         self._run()
 
     def _named(self, node: Node) -> str:
@@ -64,20 +68,31 @@ class Propagation:
 
     def _run(self) -> None:
         users = self.program.users
-        active = set(self.nodes)
-        while active:
-            proposals: dict[Node, list[Proposal]] = {}
-            for node in active:
-                for value, proposal in self._proposed(node):
-                    proposals.setdefault(value, []).append(proposal)
-            changed = [value for value, some in proposals.items() if self._take(value, sorted(set(some)))]
-            active = {near for value in changed for near in (value, *value.nodes, *users[value])}
+        near = {node: (node, *node.nodes, *users[node]) for node in self.nodes}
+        for least in sorted({size for some in self._from.values() for size in some.values()}, reverse=True):
+            active = {n for node, some in self._from.items() if least in some.values() for n in near[node]}
+            while active:
+                proposals: dict[Node, list[Proposal]] = {}
+                for node in active:
+                    for value, proposal in self._proposed(node, least):
+                        proposals.setdefault(value, []).append(proposal)
+                changed = [value for value, some in proposals.items() if self._take(value, sorted(set(some)))]
+                active = {n for value in changed for n in near[value]}
 
-    def _proposed(self, node: Node) -> Iterator[tuple[Node, Proposal]]:
+    def _flowing(self, value: Node, least: int) -> list[Axes]:
+        """The axes of a value that come from tensors large enough for now: per dim those before the first that does not."""
+        known = self._from.get(value, {})
+        result = []
+        for axes in self.dims[value]:
+            count = next((i for i, axis in enumerate(axes) if known[axis] < least), len(axes))
+            result.append(axes[:count])
+        return result
+
+    def _proposed(self, node: Node, least: int) -> Iterator[tuple[Node, Proposal]]:
         """What an operation proposes for its operands and results."""
         for rule, values in self._rules(node):
             homed = [
-                (value, dims, homes(rule, dims, Sharding(self.mesh, P(*self.dims[value])), value.type.shape))
+                (value, dims, homes(rule, dims, Sharding(self.mesh, P(*self._flowing(value, least))), value.type.shape))
                 for value, dims in values
             ]
             best: dict[str, tuple[int, Axes, Node]] = {}
@@ -85,7 +100,7 @@ class Propagation:
                 for factor, axes in home.items():
                     if not axes or factor in rule.whole:
                         continue
-                    weight = -value.type.dtype.itemsize * _size(value.type.shape)
+                    weight = -_bytes(value)
                     longest = best.get(factor)
                     if longest is None or (-len(axes), weight, axes) < (-len(longest[1]), longest[0], longest[1]):
                         best[factor] = (weight, axes, value)
@@ -111,9 +126,17 @@ class Propagation:
                 weight, axes, giver = best[factor]
                 made = dims_of(self.mesh, (dim,), {**home, factor: axes}, rule.sizes)
                 if made is not None and self.mesh.axis_size(made[0]) <= value.type.shape[at]:
-                    by = node.attrs.get("name", node.op)
-                    origin = self.origins.get(giver, {}).get(axes[-1], "")
-                    yield value, Proposal(weight, tuple(made[0]), at, origin or f"{by} at {node.source}")
+                    sizes = tuple(self._size_of(giver, value, axis) for axis in made[0])
+                    origin = self.origins.get(giver, {}).get(axes[-1], node.op)
+                    yield value, Proposal(weight, tuple(made[0]), at, origin, sizes)
+
+    def _size_of(self, giver: Node, value: Node, axis: str) -> int:
+        """The bytes of the tensor that an axis comes from; of a piece of an axis, that of the axis."""
+        for node in (giver, value):
+            for known, size in self._from.get(node, {}).items():
+                if known == axis or _overlaps(self.mesh, axis, (known,)):
+                    return size
+        return _bytes(giver)
 
     def _rules(self, node: Node) -> Iterator[tuple[Rule, list[tuple[Node, Dims]]]]:
         """A node's rule with the values it speaks of; results of several are their picks."""
@@ -137,22 +160,33 @@ class Propagation:
         changed = False
         for proposal in proposals:
             old = self.dims[value][proposal.dim]
-            if proposal.axes == old or old[: len(proposal.axes)] == proposal.axes:
-                continue
-            added = proposal.axes[len(old) :]
-            others = [a for d, axes in enumerate(self.dims[value]) for a in axes if d != proposal.dim or a in old]
-            if proposal.axes[: len(old)] != old or any(_overlaps(self.mesh, a, others) for a in added):
-                text = f"dim {proposal.dim} stays {_shown(old)} and is not {_shown(proposal.axes)} ({proposal.origin})"
+            wanted = next(
+                (proposal.axes[:n] for n in range(len(proposal.axes), len(old), -1) if self._fits(value, proposal, n)),
+                old,
+            )
+            if wanted != old:
+                sizes = dict(zip(wanted, proposal.sizes, strict=False))
+                self.dims[value][proposal.dim] = wanted
+                self.origins.setdefault(value, {}).update(dict.fromkeys(wanted[len(old) :], proposal.origin))
+                self._from.setdefault(value, {}).update({a: sizes[a] for a in wanted[len(old) :]})
+                changed = True
+            if wanted[: len(proposal.axes)] != proposal.axes:
+                text = (
+                    f"dim {proposal.dim} is {_shown(wanted)}, not {_shown(proposal.axes)} as {proposal.origin} has it"
+                )
                 known = self.conflicts.setdefault(value, [])
                 if text not in known:
                     known.append(text)
-                continue
-            if not self.mesh.share_a_cut((*(a for axes in self.dims[value] for a in axes), *added)):
-                continue
-            self.dims[value][proposal.dim] = proposal.axes
-            self.origins.setdefault(value, {}).update(dict.fromkeys(added, proposal.origin))
-            changed = True
         return changed
+
+    def _fits(self, value: Node, proposal: Proposal, count: int) -> bool:
+        """Whether the first of a proposal's axes extend what a value has."""
+        old, axes = self.dims[value][proposal.dim], proposal.axes[:count]
+        if axes[: len(old)] != old:
+            return False
+        used = [a for some in self.dims[value] for a in some]
+        added = axes[len(old) :]
+        return not any(_overlaps(self.mesh, a, used) for a in added) and self.mesh.share_a_cut((*used, *added))
 
 
 def _shown(axes: Axes) -> str:
@@ -163,8 +197,8 @@ def _overlaps(mesh: Mesh, axis: str, others: Iterable[str]) -> bool:
     return any(overlap(mesh.axis(axis), mesh.axis(other)) for other in others)
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    total = 1
-    for n in shape:
+def _bytes(node: Node) -> int:
+    total = node.type.dtype.itemsize
+    for n in node.type.shape:
         total *= n
     return total

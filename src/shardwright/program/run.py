@@ -34,7 +34,13 @@ def compiled(program: Program) -> Runner:
     names = {node: f"v{at}" for at, node in enumerate(program.nodes)}
     bound: dict[str, Any] = {}
     lines: list[str] = []
-    last = {x: node for node in program.nodes for x in node.nodes}
+    last = {
+        x: node
+        for node in program.nodes
+        if node not in deferred
+        for x in _operands(node, deferred)
+        if isinstance(x, Node)
+    }
     kept = {*program.outputs, *program.constants}
     for node, value in program.constants.items():
         bound[names[node]] = value.data
@@ -47,7 +53,7 @@ def compiled(program: Program) -> Runner:
         spelled = [names[x] if isinstance(x, Node) else _literal(bound, x) for x in args]
         lines.append(f"{names[node]} = f{names[node]}({', '.join(spelled)})")
         values = [x for x in dict.fromkeys(args) if isinstance(x, Node) and x not in kept]
-        done = [names[x] for x in values if _ends(x, node, last, deferred, users)]
+        done = [names[x] for x in values if last[x] is node]
         if done:
             lines.append(f"del {', '.join(done)}")
     result = ", ".join(names[node] for node in program.outputs)
@@ -56,14 +62,6 @@ def compiled(program: Program) -> Runner:
     source = "\n".join([head, *local, f"    return ({result}{',' if program.outputs else ''})"])
     exec(compile(source, "<program>", "exec"), bound)  # our own text, names and calls only
     return bound["run"]
-
-
-def _ends(x: Node, node: Node, last: dict[Node, Node], deferred: set[Node], users: dict[Node, list[Node]]) -> bool:
-    """Whether no line after a node's needs a value."""
-    end = last[x]
-    while end in deferred:  # its operands are read by the line that reduces it
-        end = users[end][0]
-    return end is node
 
 
 def _literal(bound: dict[str, Any], value: Any) -> str:

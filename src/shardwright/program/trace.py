@@ -1,6 +1,7 @@
 """Tracing: a function runs on arrays that stand for values nobody knows yet, and what it asks of them is written down."""
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -162,14 +163,26 @@ class Trace:
         )
 
 
+_current: ContextVar[Trace | None] = ContextVar("trace", default=None)
+
+
+def current_trace() -> Trace | None:
+    """The function that is being traced, if any."""
+    return _current.get()
+
+
 def trace(
     function: Callable[..., Sequence[Any]], types: Sequence[Type], mesh: Mesh, names: Sequence[str]
 ) -> tuple[Program, Trace]:
     """The program of a function from arrays, one per type, to a flat sequence of arrays and numbers."""
     made = Trace(mesh)
     inputs = [made.input(i, t.shape, t.dtype) for i, t in enumerate(types)]
-    with mesh, tracing(made.make):
-        outputs = [made.node_of(x) for x in function(*inputs)]
+    token = _current.set(made)
+    try:
+        with mesh, tracing(made.make):
+            outputs = [made.node_of(x) for x in function(*inputs)]
+    finally:
+        _current.reset(token)
     captured = list(made.captured)
     program = Program(
         mesh,

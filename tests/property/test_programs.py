@@ -1,0 +1,91 @@
+"""Programs against eager execution and NumPy, every pass against the program before it, propagation in any order."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardwright as sw
+from programs import programs
+from shardwright.program import Propagation, Type, compiled, lower, received, trace
+from shardwright.program.passes import Rewriter, fused, peak_bytes, reduced_once, scheduled, shortened
+from shardwright.program.run import layout
+
+
+def close(actual, expected):
+    assert actual.shape == np.shape(expected)
+    assert actual.dtype == np.asarray(expected).dtype
+    np.testing.assert_allclose(np.asarray(actual), expected, rtol=1e-8, atol=1e-8)
+    again = sw.from_shards(actual.mesh, actual.sharding, [shard.data for shard in actual.shards])
+    np.testing.assert_allclose(np.asarray(again), expected, rtol=1e-8, atol=1e-8)
+
+
+@settings(max_examples=300)
+@given(program=programs())
+def test_a_program_gives_what_eager_execution_and_numpy_give(program):
+    arrays = program.arrays()
+    step = sw.sjit(program.on_arrays)
+    for made, eager, expected in zip(step(*arrays), program.on_arrays(*arrays), program.on_hosts(), strict=True):
+        close(made, expected)
+        assert eager.dtype == made.dtype
+        np.testing.assert_allclose(np.asarray(eager), expected, rtol=1e-8, atol=1e-8)
+        assert not made.sharding.partial
+
+
+def lowered(program):
+    types = [Type(host.shape, host.dtype) for host in program.hosts]
+    traced, _ = trace(program.on_arrays, types, program.mesh, [f"input {i}" for i in range(len(types))])
+    return traced, lower(traced, program.specs)
+
+
+def outputs(final, program):
+    made = compiled(final)(*(x.placed(layout(n)) for x, n in zip(program.arrays(), final.inputs, strict=True)))
+    return [sw.Array.of(layout(node), data) for node, data in zip(final.outputs, made, strict=True)]
+
+
+PASSES = {
+    "shortened": lambda p: Rewriter(p).run(shortened),
+    "reduced_once": lambda p: Rewriter(p).run(reduced_once),
+    "fused": fused,
+    "scheduled": scheduled,
+}
+
+
+@pytest.mark.parametrize("name", PASSES)
+@settings(max_examples=80)
+@given(program=programs(max_steps=14))
+def test_a_pass_keeps_the_meaning_and_moves_no_more(name, program):
+    before = lowered(program)[1].stages["partitioned"]
+    after = PASSES[name](before)
+    assert sum(map(received, after.nodes)) <= sum(map(received, before.nodes))
+    assert peak_bytes(after, after.nodes)[0] <= peak_bytes(before, before.nodes)[0] or name != "scheduled"
+    for made, expected in zip(outputs(after, program), program.on_hosts(), strict=True):
+        close(made, expected)
+    for node in after.nodes:
+        for kind in node.types:
+            assert kind.sharding is kind.sharding.for_shape(kind.shape)
+
+
+@settings(max_examples=100)
+@given(program=programs(max_steps=14), seed=st.integers(0, 99))
+def test_the_fixed_point_does_not_depend_on_the_order_of_nodes(program, seed):
+    traced, _ = lowered(program)
+    fixed = dict(zip(traced.inputs, program.specs, strict=True))
+    known = Propagation(traced, fixed)
+    order = list(traced.nodes)
+    random.Random(seed).shuffle(order)
+    other = Propagation(traced, fixed, order)
+    assert known.dims == other.dims
+    assert known.origins == other.origins
+
+
+@settings(max_examples=60)
+@given(program=programs(max_steps=6))
+def test_explain_adds_up(program):
+    explanation = sw.explain(program.on_arrays, *program.arrays())
+    assert explanation.total_bytes == sum(row.bytes for row in explanation.rows)
+    assert explanation.peak_bytes >= max((row.memory for row in explanation.rows), default=0)
+    assert all(row.lower_bound <= row.bytes for row in explanation.rows)
+    assert str(explanation).splitlines()[-1].startswith(f"{len(explanation.rows)} steps; a device receives")

@@ -1,0 +1,404 @@
+"""sjit: what it accepts, what it keeps, what it refuses; rules; annotations; the errors of a peer that ours must not have."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+import shardwright.numpy as snp
+from helpers import assert_same
+from shardwright import P, nn
+from shardwright.errors import ArrayError, ProgramError, ShardingError, TraceError
+from shardwright.rules import FSDPShardingRule, PolicyShardingRule, TreePathShardingRule
+
+MESH = sw.Mesh(data=2, model=4)
+RNG = np.random.default_rng(0)
+X, W = RNG.standard_normal((8, 4)), RNG.standard_normal((4, 12))
+
+
+def linear(x, w):
+    """x times w."""
+    return x @ w
+
+
+# -- calls ----------------------------------------------------------------------------------------------------------------
+
+
+def test_host_tensors_are_laid_out_as_asked_and_results_too():
+    step = sw.sjit(linear, mesh=MESH, in_shardings=(P("data"), P(None, "model")), out_shardings=P("data"))
+    y = step(X, W)
+    assert y.sharding == sw.Sharding(MESH, P("data", None))
+    np.testing.assert_allclose(np.asarray(y), X @ W)
+    assert (step.__name__, step.__doc__, step.cache_size()) == ("linear", "x times w.", 1)
+
+
+def test_what_is_not_said_is_inferred():
+    step = sw.sjit(linear, mesh=MESH, in_shardings=(None, P(None, "model")))
+    program = step.lower(X, W).program
+    assert [str(node.type) for node in program.inputs] == ["f64[8,4]", "f64[4,12@model]"]
+    assert step(X, W).sharding.spec == P(None, "model")
+    x = sw.shard(X, MESH, P("data"))
+    assert step(x, W).sharding.spec == P("data", "model")  # an array lies where it lies
+
+
+def test_open_inputs_get_what_flows_back_to_them():
+    step = sw.sjit(lambda x: snp.tanh(x), mesh=MESH, out_shardings=P("model"))
+    lowered = step.lower(X)
+    assert [node.type.sharding.spec for node in lowered.program.inputs] == [P(None, None)]
+    inner = sw.sjit(lambda x: sw.with_sharding_constraint(snp.tanh(x), P("model")), mesh=MESH).lower(X)
+    assert [node.type.sharding.spec for node in inner.program.inputs] == [P("model", None)]
+
+
+def test_trees_keywords_numbers_and_none():
+    def fn(tree, *, scale=1.0, extra=None, name="a"):
+        out = {"y": tree["x"][0] * scale, "name": name, "none": extra, "n": 3}
+        return out if extra is None else {**out, "extra": extra + 1}
+
+    step = sw.sjit(fn, mesh=MESH)
+    made = step({"x": [X, None]}, scale=2.0)
+    assert_same(made["y"], X * 2)
+    assert (made["name"], made["none"], made["n"]) == ("a", None, 3)
+    assert_same(step({"x": [X]}, scale=3.0, extra=X)["extra"], X + 1)
+    assert step.cache_size() == 2
+    step({"x": [X, None]}, scale=2.0)
+    assert step.cache_size() == 2
+
+
+def test_static_arguments_in_every_form():
+    def fn(x, times, function=np.tanh, *, mode="add"):
+        y = function(x) if callable(function) else x
+        return y + times if mode == "add" else y * times
+
+    expected = np.tanh(X) + 3
+    for options in (
+        {"static_argnums": 1},
+        {"static_argnums": (2, 1)},
+        {"static_argnums": -2},
+        {"static_argnames": "times"},
+        {"static_argnames": ("mode", "function")},
+    ):
+        step = sw.sjit(fn, mesh=MESH, **options)
+        np.testing.assert_allclose(np.asarray(step(X, 3, np.tanh, mode="add")), expected)
+        np.testing.assert_allclose(np.asarray(step(X, times=3)), expected)
+    with pytest.raises(
+        ProgramError, match=r"static_argnums: 7 is no argument of fn\(x, times, function\), which has 3"
+    ):
+        sw.sjit(fn, static_argnums=7)
+    with pytest.raises(ProgramError, match="static_argnames: fn has no parameter 'tims'"):
+        sw.sjit(fn, static_argnames="tims")
+    with pytest.raises(ProgramError, match="static argument 'times' is a list, which can't be hashed"):
+        sw.sjit(fn, mesh=MESH, static_argnums=1)(X, [3])
+
+
+def test_the_key_is_everything_that_matters():
+    step = sw.sjit(lambda x, n=1: x * n)
+    x = sw.shard(X, MESH, P("data"))
+    calls = [
+        (x,), (x.reshard(P("model")),), (sw.shard(X.astype(np.float32), MESH, P("data")),),
+        (sw.shard(X[:4], MESH, P("data")),), (x, 2), (x, 2.0), (x, True),
+    ]  # fmt: skip
+    for number, args in enumerate(calls, 1):
+        made = step(*args)
+        assert step.cache_size() == number
+        assert_same(made, np.asarray(args[0]) * (args[1] if len(args) > 1 else 1))
+    with sw.auto_sharding(lambda shape, mesh: P()):
+        step(x)
+    assert step.cache_size() == len(calls) + 1
+
+
+def test_methods_bind_and_each_object_has_its_own():
+    class Layer:
+        def __init__(self, w):
+            self.w = w
+
+        @sw.sjit
+        def forward(self, x):
+            """Forward."""
+            return x @ self.w
+
+    one, other = Layer(sw.shard(W, MESH, P())), Layer(sw.shard(2 * W, MESH, P()))
+    x = sw.shard(X, MESH, P("data"))
+    np.testing.assert_allclose(np.asarray(one.forward(x)), X @ W)
+    np.testing.assert_allclose(np.asarray(other.forward(x)), X @ W * 2)
+    assert one.forward.__name__ == "forward"
+    assert one.forward.__doc__ == "Forward."
+    assert one.forward.cache_size() == 1
+
+
+def test_captured_arrays_are_read_anew():
+    w = sw.shard(np.ones((8, 4)), MESH, P("data"))
+    step = sw.sjit(lambda x: x + w)
+    x = sw.shard(X, MESH, P("data"))
+    assert_same(step(x), X + 1)
+    w += 1
+    assert_same(step(x), X + 2)
+
+
+def test_programs_nest():
+    inner = sw.sjit(lambda x: snp.tanh(x) + 1)
+    outer = sw.sjit(lambda x: inner(x) * 2)
+    np.testing.assert_allclose(np.asarray(outer(sw.shard(X, MESH, P("data")))), (np.tanh(X) + 1) * 2)
+    assert inner.cache_size() == 0
+
+
+def test_donated_arrays_are_gone():
+    x = sw.shard(X, MESH, P("data"))
+    y = sw.sjit(lambda x, y: x + y, donate_argnums=0)(x, x.again())
+    assert_same(y, X + X)
+    with pytest.raises(ArrayError, match=r"was donated as argument 0 of <lambda>: its memory is no longer its own"):
+        np.asarray(x)
+
+
+def test_a_decorator_with_and_without_arguments():
+    @sw.sjit(mesh=MESH, in_shardings=P("data"))
+    def double(x):
+        return x * 2
+
+    assert double(X).sharding.spec == P("data", None)
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------------
+
+
+def test_values_are_not_known_while_tracing():
+    x = sw.shard(X, MESH, P("data"))
+    with pytest.raises(
+        TraceError, match=r"not known while the program is traced .* use sw.cond, sw.while_loop or sw.scan"
+    ):
+        sw.sjit(lambda x: x if snp.sum(x) > 0 else -x)(x)
+    with pytest.raises(TraceError, match=r"test_jit.py:\d+"):
+        sw.sjit(lambda x: np.asarray(x))(x)
+    with pytest.raises(sw.errors.OperationError, match="only the data tells the shape"):
+        sw.sjit(lambda x: snp.unique_values(x))(x)
+    with pytest.raises(TraceError, match="all_reduce on an array while a program is traced"):
+        sw.sjit(lambda x: sw.collectives.all_reduce(x, "data"))(x)
+
+
+def test_programs_need_a_mesh_and_one_only():
+    with pytest.raises(ProgramError, match="no argument is an Array, and there is no mesh"):
+        sw.sjit(linear)(X, W)
+    with MESH:
+        assert sw.sjit(linear)(X, W).mesh == MESH
+    other = sw.shard(W, sw.Mesh(x=2), P())
+    with pytest.raises(sw.ShardwrightError, match=r"another mesh|different meshes"):
+        sw.sjit(lambda x: x @ other)(sw.shard(X, MESH, P()))
+    with pytest.raises(ProgramError, match=r"in_shardings has 3 entries for 2 arguments, 2 of them not static"):
+        sw.sjit(linear, mesh=MESH, in_shardings=(P(), P(), P()))(X, W)
+    with pytest.raises(ShardingError, match=r"out_shardings: .* has 3 entries, but the tensor of shape \(8, 12\)"):
+        sw.sjit(linear, mesh=MESH, out_shardings=P(None, None, "data"))(X, W)
+    with pytest.raises(ProgramError, match="explain traces what a function does with its arguments"):
+        sw.explain(lambda: 1)
+
+
+def test_strict_programs_refuse_gathers():
+    x = sw.shard(np.ones((8, 8)), MESH, P("data"))
+    step = sw.sjit(lambda x: snp.linalg.det(x))
+    step(x)
+    with sw.strict(), pytest.raises(sw.ImplicitGatherError, match=r"det gathers dim 0 .*test_jit.py:\d+"):
+        step(x)
+
+
+# -- constraints and annotations --------------------------------------------------------------------------------------------
+
+
+def test_constraints_inside_and_outside():
+    x = sw.shard(X, MESH, P("data"))
+    assert sw.with_sharding_constraint([x], P("model"))[0].sharding.spec == P("model", None)
+    with pytest.raises(ArrayError, match="none of the leaves is an Array, and there is no mesh"):
+        sw.with_sharding_constraint(X, P("model"))
+    with MESH:
+        assert sw.with_sharding_constraint(X, P("model")).sharding.spec == P("model", None)
+    step = sw.sjit(lambda x: sw.with_sharding_constraint({"a": x * 2}, {"a": P(None, "model")}))
+    assert step(x)["a"].sharding.spec == P(None, "model")
+    both = sw.sjit(lambda x: x, in_shardings=P("data"), args_sharding_constraint=P("model"), mesh=MESH)
+    assert both(X).sharding.spec == P("model", None)
+    assert [row.collective.split()[0] for row in both.lower(X).explain().rows] == ["exchange"]
+
+
+def test_annotations_are_bound_at_jit_time():
+    def fn(x):
+        return sw.with_sharding_annotation(snp.tanh(x), "hidden") + 1
+
+    x = sw.shard(X, MESH, P("data"))
+    assert sw.sjit(fn, annotation_shardings={"hidden": P("model")})(x).sharding.spec == P("model", None)
+    assert sw.sjit(fn, annotation_shardings={"hidden": None})(x).sharding.spec == P("data", None)
+    with pytest.raises(ProgramError, match=r"names 'hiden', which the function never uses; it uses 'hidden'"):
+        sw.sjit(fn, annotation_shardings={"hidden": P(), "hiden": P()})(x)
+    with pytest.raises(ProgramError, match=r"uses the annotation 'hidden', but annotation_shardings has 'hiden'"):
+        sw.sjit(fn, annotation_shardings={"hiden": P()})(x)
+    with pytest.raises(TraceError, match="The annotation 'hidden' stands outside of sjit"):
+        fn(x)
+
+
+# -- rules ----------------------------------------------------------------------------------------------------------------
+
+
+def test_fsdp_takes_the_largest_dim_that_divides_and_says_why():
+    rule = FSDPShardingRule("model", min_fsdp_size=16)
+    tree = {
+        "w": np.ones((6, 8), np.float32),
+        "odd": np.ones((5, 7), np.float32),
+        "small": np.ones(3, np.float32),
+        "ids": np.ones((8, 8), np.int64),
+        "tie": np.ones((8, 8), np.float16),
+        "scalar": np.float32(1),
+    }
+    made = sw.match_sharding_rule(rule, tree, MESH)
+    assert {name: sharding.spec for name, sharding in made.items()} == {
+        "w": P(None, "model"), "odd": P(None, None), "small": P(None), "ids": P(None, None),
+        "tie": P("model", None), "scalar": P(),
+    }  # fmt: skip
+    why = rule.explain(tree, MESH)
+    assert why["w"] == "P(None, 'model'): 8 is the largest dim divisible by 4"
+    assert why["odd"] == "P(): no dim of (5, 7) is divisible by 4"
+    assert why["small"] == "P(): 3 elements are fewer than min_fsdp_size=16"
+    assert why["ids"] == "P(): int64 is no float"
+    assert FSDPShardingRule("model", min_fsdp_size=1).apply(np.ones((6, 8))) == P(None, "model")
+    with pytest.raises(ShardingError, match=r"splits along axis 'fsdp'; .* has only 'data', 'model'"):
+        sw.match_sharding_rule(FSDPShardingRule(min_fsdp_size=1), tree, MESH)
+    with pytest.raises(ShardingError, match=r"made for an axis of size 8, but 'model' .* has 4"):
+        sw.match_sharding_rule(FSDPShardingRule("model", 8, 1), tree, MESH)
+
+
+def test_paths_choose_and_mistakes_are_listed():
+    tree = {"dense": {"kernel": np.ones((4, 8)), "bias": np.ones(8)}, "scale": np.ones(1)}
+    rule = TreePathShardingRule(("kernel$", P(None, "model")), ("bias", P("model")))
+    made = sw.match_sharding_rule(rule, tree, MESH)
+    assert made["dense"]["kernel"].spec == P(None, "model")
+    assert made["scale"].spec == P(None)
+    with pytest.raises(
+        ShardingError, match=r"The pattern 'kernle' matches no leaf. The paths are 'dense/bias', 'dense/kernel'"
+    ):
+        TreePathShardingRule(("kernle", P()), ("bias", P())).apply(tree)
+    with pytest.raises(ShardingError, match=r"No pattern of 'kernel' matches the leaf 'dense/bias'"):
+        TreePathShardingRule(("kernel", P())).apply(tree)
+    loose = TreePathShardingRule(("kernel", P("model")), strict=False)
+    assert loose.apply(tree)["dense"]["bias"] == P()
+    with pytest.raises(ShardingError, match=r"leaf 'dense/bias': .* has 2 entries, but the tensor of shape \(8,\)"):
+        sw.match_sharding_rule(PolicyShardingRule(lambda path, leaf: P(None, "model")), tree, MESH)
+
+
+def test_rules_and_trees_of_rules_work_everywhere():
+    weights = {"w": W, "b": np.ones(12)}
+    rule = TreePathShardingRule(("w", P(None, "model")), ("b", P("model")))
+    step = sw.sjit(
+        lambda x, p: {"y": x @ p["w"] + p["b"], "p": p},
+        mesh=MESH,
+        in_shardings=(P("data"), rule),
+        out_shardings={"y": None, "p": FSDPShardingRule("model", min_fsdp_size=1)},
+    )
+    made = step(X, weights)
+    np.testing.assert_allclose(np.asarray(made["y"]), X @ W + 1)
+    assert made["y"].sharding.spec == P("data", "model")
+    assert made["p"]["w"].sharding.spec == P(None, "model")
+    mixed = sw.match_sharding_rule({"w": rule, "b": P()}, {"w": {"w": W, "b": W}, "b": W}, MESH)
+    assert mixed["w"]["w"].spec == P(None, "model")
+    assert mixed["b"].spec == P(None, None)
+    with pytest.raises(ShardingError, match="is no P, Sharding, rule, None, or tree of them"):
+        sw.match_sharding_rule("data", W, MESH)
+    with pytest.raises(ShardingError, match="the tree of shardings does not fit the tree of arrays"):
+        sw.match_sharding_rule({"w": P()}, [W], MESH)
+    assert sw.match_sharding_rule(P(), {"n": 3, "w": W}, MESH)["n"] is None
+
+
+# -- a peer's ten errors, each by its number ----------------------------------------------------------------------------------
+
+
+def test_1_static_numbers_in_any_order_with_constraints_on_arguments():
+    step = sw.sjit(
+        lambda f, n, x, y: f(x) * n - y,
+        mesh=MESH,
+        static_argnums=(1, 0),
+        args_sharding_constraint=(P("data"), P("model")),
+    )
+    made = step(snp.tanh, 3, X, X + 1)
+    np.testing.assert_allclose(np.asarray(made), np.tanh(X) * 3 - (X + 1))
+    traced = step.lower(snp.tanh, 3, X, X + 1).program.show("traced")
+    assert "constraint(%0" in traced
+    assert traced.index("P('data', None)") < traced.index("P('model', None)")
+
+
+def test_2_rules_are_applied_to_every_new_shape():
+    step = sw.sjit(lambda x: x, mesh=MESH, in_shardings=FSDPShardingRule("model", min_fsdp_size=32))
+    assert step(np.ones((4, 4))).sharding.spec == P(None, None)
+    assert step(np.ones((16, 4))).sharding.spec == P("model", None)
+    assert step(np.ones((4, 16))).sharding.spec == P(None, "model")
+
+
+def test_3_none_for_one_argument_is_inferred():
+    assert sw.sjit(linear, mesh=MESH, in_shardings=(P("data"), None))(X, W).sharding.spec == P("data", None)
+
+
+def test_4_keywords_negative_numbers_and_strings():
+    def fn(x, how="tanh", factor=1):
+        return getattr(snp, how)(x) * factor
+
+    step = sw.sjit(fn, mesh=MESH, static_argnums=-2, out_shardings=P("data"))
+    np.testing.assert_allclose(np.asarray(step(X, how="tanh", factor=2)), np.tanh(X) * 2)
+    assert step(x=X, how="tanh").sharding.spec == P("data", None)
+
+
+def test_5_names_docs_and_methods():
+    assert sw.sjit(linear).__wrapped__ is linear
+
+
+def test_6_mistyped_names_and_constraints_without_a_mesh_are_errors():
+    with pytest.raises(ProgramError):
+        sw.sjit(lambda x: sw.with_sharding_annotation(x, "a"), mesh=MESH, annotation_shardings={"b": P()})(X)
+    with pytest.raises(ArrayError):
+        sw.with_sharding_constraint(X, P("data"))
+
+
+def test_7_long_specs_and_leaves_that_are_no_arrays():
+    with pytest.raises(ShardingError, match=r"in_shardings, argument 0: .* has 3 entries"):
+        sw.sjit(lambda x: x, mesh=MESH, in_shardings=P(None, None, "data"))(X)
+    rule = FSDPShardingRule("model", min_fsdp_size=1)
+    made = sw.sjit(lambda t: t["x"] * t["n"], mesh=MESH, in_shardings=(rule,))({"x": X, "n": 2, "s": "text"})
+    assert_same(made, X * 2)
+
+
+def test_8_fsdp_without_a_size_divides_and_leaves_integers_whole():
+    rule = FSDPShardingRule("model", min_fsdp_size=1)
+    assert rule.apply({"x": np.ones((6, 10))}, MESH) == {"x": P()}
+    assert rule.apply({"x": np.ones((8, 16), np.int32)}, MESH) == {"x": P()}
+
+
+def test_9_part_of_the_devices_and_batches_that_do_not_divide():
+    part = sw.Mesh(data=-1, model=2, devices=6)
+    assert part.shape == (3, 2)
+    odd = np.ones((7, 4))
+    assert_same(sw.sjit(lambda x: x * 2, mesh=part, in_shardings=P("data"))(odd), odd * 2)
+
+
+def test_10_threads_do_not_see_each_others_meshes_and_rows_keep_their_order():
+    permuted = sw.Mesh({"data": 4}, devices=[3, 1, 0, 2])
+    x = sw.sjit(lambda x: x + 0, mesh=permuted, in_shardings=P("data"))(np.arange(8.0))
+    assert_same(x, np.arange(8.0))
+    results = {}
+
+    def work(name, mesh):
+        step = sw.sjit(lambda x: sw.with_sharding_constraint(snp.tanh(x), P(*mesh.axis_names[:1])), mesh=mesh)
+        results[name] = [step(np.ones((8, n + 1))).mesh for n in range(20)]
+
+    meshes = {f"axis{i}": sw.Mesh({f"axis{i}": 2}) for i in range(4)}
+    threads = [threading.Thread(target=work, args=item) for item in meshes.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {name: set(found) for name, found in results.items()} == {name: {mesh} for name, mesh in meshes.items()}
+
+
+def test_a_model_step_keeps_its_numbers():
+    def loss(params, x, labels):
+        h = nn.gelu(nn.layer_norm(x) @ params["up"]) @ params["down"]
+        return nn.cross_entropy(h, labels)
+
+    rng = np.random.default_rng(1)
+    params = {"up": rng.standard_normal((4, 16)), "down": rng.standard_normal((16, 5))}
+    labels = rng.integers(0, 5, 8)
+    step = sw.sjit(loss, mesh=MESH, in_shardings=({"up": P(None, "model"), "down": P("model")}, P("data"), P("data")))
+    whole = {name: sw.replicate(value, MESH) for name, value in params.items()}
+    expected = loss(whole, sw.replicate(X, MESH), sw.replicate(labels, MESH))
+    np.testing.assert_allclose(float(step(params, X, labels)), float(expected), rtol=1e-12)
