@@ -182,7 +182,7 @@ def binary(name: str, a: Any, b: Any) -> Any:
             return traced.record(name, (a, b), NO_ATTRS)
         plan = _keep(key, Plan(OPS[name], (kind_of(a), kind_of(b)), NO_ATTRS))
     plain = plan.plain
-    if plain is None or _recorded is not None or plan.small:
+    if plain is None or _recorded is not None:
         return _run(plan, (a, b), type(a) if isinstance(a, Held) else type(b))
     if type(a) is type(b):
         return a.of(plan.results[0], plain(a.data, b.data))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shardwright.engines import engine_named
 from shardwright.errors import ArrayError
 from shardwright.mesh import Mesh
-from shardwright.ops import OPS, Call, Op, Rule, contraction
+from shardwright.ops import OPS, Call, Op, Rule, as_weak, contraction, small_dtype
 from shardwright.plan import PARTIAL, Strategy, choose, gathered_dims
 from shardwright.sharding import Layout, Sharding, describe, layout_of
 
@@ -75,7 +75,7 @@ class Plan:
         self.results = [layout_of(s, shape) for s, shape in outs]
         inner = {key: value for key, value in attrs.items() if key != "sizes"}  # sizes are the rule's
         self.call = Call(rule, self.operands, self.fine, inner, len(lanes))
-        self.small = any(d.type.__module__.split(".")[0] == "ml_dtypes" for d in self.dtypes)
+        self.small = small_dtype(self.dtypes)
         self.guarded = not static and rule.linear in ("mul", "over") and PARTIAL in self.strategy.placement.values()
         self.lazy = op.contracts and bool(self.results[0].partial_lanes)
         in_place = all(a is b for a, b in zip(self.given, self.operands, strict=True))
@@ -83,7 +83,7 @@ class Plan:
 
     def local_call(self) -> Callable[..., Any] | None:
         """The operation as one call on operands that are in place, if it is one."""
-        if self.fine != self.results or (self.small and self.numbers):
+        if self.fine != self.results or self.small is not None:
             return None
         ranks = {len(layout.shape) for layout in self.operands}
         if self.op.plain is not None and not self.attrs and len(ranks) == 1:
@@ -92,16 +92,21 @@ class Plan:
 
     def compute(self, data: Sequence[Any]) -> list[NDArray[Any]]:
         """The results' shards from operands that lie where the plan wants them."""
-        if self.small:  # NumPy knows no weak numbers beside the small floats of ml_dtypes
-            data = [np.asarray(x, self.dtypes[0]) if type(x) in (int, float) else x for x in data]
+        if self.small is not None:
+            data = [as_weak(x, self.small) for x in data]
         made = self.op.kernel(self.call, *data)
-        each = made if isinstance(made, tuple) else (made,)
+        each = [np.asarray(x) for x in (made if isinstance(made, tuple) else (made,))]
+        if self.small is not None:
+            each = [x.astype(d, copy=False) for x, d in zip(each, self.dtypes_made, strict=True)]
+        assert all(x.dtype == d for x, d in zip(each, self.dtypes_made, strict=True)), (
+            f"{self.op.name}: {self.dtypes_made}"
+        )
         rows = zip(each, self.fine, self.results, strict=True)
-        return [self.engine.reshard(np.asarray(x), fine, out) for x, fine, out in rows]
+        return [self.engine.reshard(x, fine, out) for x, fine, out in rows]
 
     def contracted(self, data: Sequence[Any], reduce: bool) -> NDArray[Any]:
         """A partial product's shards; if `reduce`, product and reduction are one call."""
-        made = self.op.kernel(self.call, *data, reduce=reduce)
+        made = self.op.kernel(self.call, *data, reduce=reduce).astype(self.dtypes_made[0], copy=False)
         fine, out = self.fine[0], self.results[0]
         if reduce:
             fine, out = unpartial(fine), unpartial(out)

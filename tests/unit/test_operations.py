@@ -2,6 +2,7 @@
 
 import warnings
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -644,3 +645,30 @@ def test_explain_counts_a_reduction_once_and_knows_dtypes():
     product, _ = both.operations
     assert both.total_bytes < 2 * product.chosen.bytes + 1000
     assert sw.explain(lambda a: a > 0, a).rows[0].results == ("bool[128,64@worker]",)
+
+
+def test_products_of_small_floats_have_one_dtype_wherever_they_lie():
+    bf16 = np.dtype(ml_dtypes.bfloat16)
+    for left, right in ((bool, bf16), (bf16, bf16), (bf16, np.float32)):
+        expected = np.result_type(left, right)
+        hosts = np.ones((4, 4), left), np.ones((4, 4), right)
+        for specs in ((P(), P()), (P(None, "x"), P("x")), (P("x"), P())):
+            product = sw.shard(hosts[0], X4, specs[0]) @ sw.shard(hosts[1], X4, specs[1])
+            assert product.dtype == np.asarray(product).dtype == product.shards[0].data.dtype == expected
+    x = sw.shard(np.ones((4, 4), bf16), X4, P("x"))
+    assert snp.einsum("ij,jk,kl->il", x, x, x).dtype == bf16
+
+
+def test_numbers_beside_small_floats():
+    bf16 = np.dtype(ml_dtypes.bfloat16)
+    x = sw.shard(np.array([1, 2, 3, 4], bf16), X4, P("x"))
+    assert_same(snp.where(x > 2, x, 0.5), np.array([0.5, 0.5, 3, 4], bf16))
+    assert (x + 1j).dtype == np.complex64
+    assert snp.clip(sw.shard(np.array([1, 9], np.int8), X4, P()), x[0], x[3]).dtype == np.float32
+
+
+def test_small_floats_with_nan_are_told_apart():
+    bf16 = np.dtype(ml_dtypes.bfloat16)
+    values, counts = snp.unique_counts(sw.shard(np.array([2, np.nan, 1, 2, np.nan, 1, 2, 1], bf16), X2, P("x")))
+    assert_same(values, np.array([1, 2, np.nan, np.nan], bf16))
+    assert counts.tolist() == [3, 3, 1, 1]

@@ -213,3 +213,95 @@ def test_the_price_without_a_plan_is_the_plans():
             costs = move_costs(here, there, (8, 8), 4)
             assert sum(cost.bytes for cost in costs) == plan.bytes_received
             assert sum(cost.time for cost in costs) == pytest.approx(plan.time)
+
+
+# -- cases that were once wrong ---------------------------------------------------------------------------------------
+
+
+def test_shapes_are_checked_before_anything_is_kept():
+    for shape, text in (
+        ((8.0,), "not an integer"),
+        ((True, 8), "not an integer"),
+        ((-8,), "negative size"),
+        (8, "sequence"),
+    ):
+        with pytest.raises(sw.ShardwrightError, match=text):
+            sw.plan_reshard(shape, np.float32, MESH, P("x"), P())
+    assert sw.shard(np.arange(8.0), MESH, P("x")).shape == (8,)
+    huge = sw.plan_reshard((2**40, 2**40), np.float32, MESH, P("x"), P())
+    assert huge.bytes_received == 2**79 * 4 == huge.lower_bound
+
+
+def test_arguments_in_other_forms():
+    assert sw.plan_reshard([8], "bf16", MESH, ["x"], []).bytes_received == 8
+    with pytest.raises(ShardingError, match="names the dtype 'float7'"):
+        sw.plan_reshard((8,), "float7", MESH, P("x"), P())
+    with pytest.raises(ShardingError, match="works on the bits"):
+        sw.plan_reshard((8,), np.float32, MESH, sw.Sharding(MESH, P(), partial="x", reduction="bitwise_or"), P())
+    with pytest.raises(ShardingError, match="algorithm 'foo' is unknown"):
+        sw.plan_reshard((8,), np.float32, MESH, P("x"), P("x"), algorithm="foo", allow_device_permutation=True)
+
+
+def test_slices_go_before_reductions_where_that_moves_less():
+    mesh = sw.Mesh(c=4, b=16)
+    plan = sw.plan_reshard((1 << 20,), np.float32, mesh, sw.Sharding(mesh, P(), partial="c"), P(("c", "b")))
+    assert names(plan)[:2] == ["all_slice", "reduce_scatter"]
+    assert plan.bytes_received < 2 * plan.lower_bound
+
+
+def test_axes_with_other_links_are_gathered_one_after_the_other():
+    mesh = sw.Mesh(x=16, y=4, links={"x": sw.Link(bandwidth=1e12), "y": sw.Link(bandwidth=1e9)})
+    shape = (1 << 20, 16)
+    plan = sw.plan_reshard(shape, np.float32, mesh, P(("y", "x")), P())
+    assert [step.axes for step in plan.steps] == [("x",), ("y",)]
+    two = (sw.plan_reshard(shape, np.float32, mesh, a, b) for a, b in ((P(("y", "x")), P("y")), (P("y"), P())))
+    assert plan.time == pytest.approx(sum(p.time for p in two))
+
+
+def test_bounds_are_bounds_for_other_reductions_and_meshes():
+    mesh = sw.Mesh(x=4)
+    some = sw.Sharding(mesh, P(), partial="x", reduction="max")
+    for target in (sw.Sharding(mesh, P(), partial="x"), P(), P("x")):
+        plan = sw.plan_reshard((8,), np.float32, mesh, some, target)
+        assert plan.lower_bound <= plan.bytes_received
+    big, small = sw.Mesh(x=16), sw.Mesh(x=2, devices=[20, 21])
+    plan = sw.plan_reshard((16,), np.float32, big, sw.Sharding(big, P(), partial="x"), sw.Sharding(small, P()))
+    assert plan.lower_bound <= plan.bytes_received
+    assert sw.plan_reshard((8, 4), np.float32, mesh, P("x"), sw.Sharding(mesh, P(), partial="x")).lower_bound == 0
+
+
+def test_halos_that_are_there_are_not_fetched_again():
+    def wide(n):
+        return sw.Sharding(MESH, P("y"), halo={0: n})
+
+    shrunk = sw.plan_reshard((16, 4), np.float32, MESH, wide(2), wide(1))
+    assert (names(shrunk), shrunk.bytes_received) == (["local"], 0)
+    grown = sw.plan_reshard((16, 4), np.float32, MESH, wide(1), wide(2))
+    assert (names(grown), grown.bytes_received) == (["update_halo"], 2 * 4 * 4)
+    assert grown.lower_bound == grown.bytes_received
+
+
+def test_scalars_and_other_devices():
+    here, there = (sw.Sharding(sw.Mesh(x=2, devices=ids), P()) for ids in ([0, 1], [5, 6]))
+    plan = sw.plan_reshard((), np.float32, here.mesh, here, there)
+    assert (names(plan), plan.bytes_received, plan.lower_bound) == (["exchange"], 4, 4)
+    assert plan.time > 0
+    assert "from 2 to 2 devices" in plan.explain()
+    x = sw.shard(np.arange(4.0), here.mesh, P("x"))
+    moved = x.reshard(sw.Sharding(there.mesh, P("x")), allow_device_permutation=True)
+    assert list(moved.mesh.device_ids) == [5, 6]
+
+
+def test_a_reduction_smaller_than_its_group_is_small():
+    mesh = sw.Mesh(x=4096)
+    some = sw.Sharding(mesh, P(), partial="x")
+    plan = sw.plan_reshard((), np.float32, mesh, some, P())
+    assert plan.bytes_received == 8 == sum(cost.bytes for cost in move_costs(some, sw.Sharding(mesh, P()), (), 4))
+
+
+def test_messages_of_many_shards_are_listed_at_once():
+    n = 2048
+    mesh = sw.Mesh(x=n)
+    cuts = [0, *(2 * i + 1 for i in range(n - 1)), 2 * n]
+    (step,) = sw.plan_reshard((2 * n,), np.float32, mesh, P("x"), sw.Sharding(mesh, P("x"), offsets={0: cuts})).steps
+    assert len(step.transfers) == n - 1

@@ -38,14 +38,22 @@ def as_ran(function: Callable[..., Any], ndim: int = 1) -> Dtypes:
 
     @lru_cache(maxsize=4096)
     def try_out(kinds: tuple[Any, ...]) -> tuple[DType, ...]:
-        dtypes = [kind for kind in kinds if isinstance(kind, np.dtype)]
-        small = bool(dtypes) and dtypes[0].type.__module__.split(".")[0] == "ml_dtypes"  # where numbers are not weak
+        weak = small_dtype([kind for kind in kinds if isinstance(kind, np.dtype)])
         values = [
-            np.ones((1,) * ndim, kind) if isinstance(kind, np.dtype) else np.asarray(1, dtypes[0]) if small else kind(1)
-            for kind in kinds
+            np.ones((1,) * ndim, kind) if isinstance(kind, np.dtype) else as_weak(kind(1), weak) for kind in kinds
         ]
         with np.errstate(all="ignore"):
             made = function(*values)
         return tuple(x.dtype for x in made) if isinstance(made, tuple) else (np.asarray(made).dtype,)
 
     return lambda kinds, attrs: try_out(tuple(kinds))
+
+
+def small_dtype(dtypes: Sequence[DType]) -> DType | None:
+    """The first of the small floats of ml_dtypes, beside which NumPy knows no weak numbers."""
+    return next((d for d in dtypes if d.type.__module__.split(".")[0] == "ml_dtypes"), None)
+
+
+def as_weak(value: Any, small: DType | None) -> Any:
+    """A Python number beside small floats: one of them, unless it is complex."""
+    return value if small is None or type(value) not in (int, float) else np.asarray(value, small)

@@ -63,6 +63,9 @@ def unique(call: Call, x: Data) -> Made:
     Each device lists its own different elements; the lists are merged. NaNs are all different.
     """
     layout = call.operands[0]
+    dtype = x.dtype
+    if dtype.type.__module__.split(".")[0] == "ml_dtypes":  # NumPy does not sort their NaNs last
+        x = x.astype(np.float32)
     numbers = np.arange(int(np.prod(layout.shape))).reshape(layout.shape)
     inverse = np.empty(layout.shape, np.int64)
     parts, lists = [], []
@@ -89,7 +92,12 @@ def unique(call: Call, x: Data) -> Made:
         base += len(local)
     spread = Sharding(layout.mesh, P(tuple(axis for dim in layout.sharding.dims for axis in dim)))
     total = np.add.reduceat(counts[order], begins) if len(begins) else counts[:0]
-    return [(spread, ordered[begins]), (spread, first[order][begins]), (layout.sharding, inverse), (spread, total)]
+    return [
+        (spread, ordered[begins].astype(dtype)),
+        (spread, first[order][begins]),
+        (layout.sharding, inverse),
+        (spread, total),
+    ]
 
 
 def _rows_of(layout: Layout, lanes: tuple[int, ...], dim: int) -> slice:

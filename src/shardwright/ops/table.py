@@ -77,6 +77,10 @@ def _clip(x: Any, *bounds: Any, low: bool, high: bool) -> Any:
     return np.clip(x, least, given.pop(0) if high else None)
 
 
+def _clip_tried(x: Any, *bounds: Any) -> Any:
+    return np.clip(x, bounds[0], bounds[-1])
+
+
 def _isin(call: Call, x: Any, values: Any) -> Any:
     return np.isin(x, values.ravel(), invert=call.attrs["invert"])
 
@@ -109,7 +113,7 @@ def _fft(name: str) -> Callable[..., Any]:
 
 
 def _tried(name: str) -> Callable[..., Any]:
-    return lambda x: getattr(np.fft, name)(np.repeat(x, 2))
+    return lambda x: getattr(np.fft, name)(np.tile(x, (2, 2) if name.endswith("n") else 2))
 
 
 def _first_only(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,6 +122,10 @@ def _first_only(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _shifted(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, axis: function(x, axes=axis)
+
+
+def _power_dtypes(kinds: Sequence[Any], attrs: Any) -> tuple[Any, ...]:
+    return dt.as_ran(np.linalg.inv, 2)(kinds, attrs) if attrs["n"] < 0 else dt.first(kinds, attrs)
 
 
 def _norm2(x: Any, ord: Any, keepdims: bool) -> Any:
@@ -138,7 +146,7 @@ OPS: dict[str, Op] = _rows_of(
     *map(_ufunc_row, _ELEMENTWISE),
     Op("erf", f.elementwise("erf"), k.elementwise(special.erf), dt.as_ran(special.erf)),
     Op("astype", f.elementwise("astype"), k.elementwise(_astype), dt.given),
-    Op("clip", f.elementwise("clip"), k.elementwise(_clip), dt.promoted),
+    Op("clip", f.elementwise("clip"), k.elementwise(_clip), dt.as_ran(_clip_tried)),
     Op("isin", f.as_text("isin", "..., s -> ...", whole="s"), _isin, dt.always(bool)),
     # over dims
     Op("sum", f.reduced("sum", "sum", linear="add"), k.reduction(np.sum), dt.given),
@@ -178,7 +186,7 @@ OPS: dict[str, Op] = _rows_of(
     Op("matrix_norm", f.as_text("matrix_norm", "... m n -> ...", whole="m n"), k.stacked_matrices(_norm2),
        dt.as_ran(np.linalg.matrix_norm, 2)),
     Op("matrix_power", f.as_text("matrix_power", "... m n -> ... m n", whole="m n"),
-       k.stacked_matrices(np.linalg.matrix_power)),
+       k.stacked_matrices(np.linalg.matrix_power), _power_dtypes),
     Op("matrix_rank", f.tolerant("matrix_rank", "..."), k.tolerant(np.linalg.matrix_rank), dt.always(np.int64)),
     _matrices("qr", "... m n -> ... m q, ... q n", "m n q", np.linalg.qr),
     _matrices("qr_complete", "... m n -> ... m m, ... m n", "m n", np.linalg.qr),

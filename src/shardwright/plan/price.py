@@ -27,9 +27,9 @@ def move_costs(source: Sharding, target: Sharding, shape: Shape, itemsize: int) 
         lacking = int(received(source, target, shape).max(initial=0)) * itemsize
         return (*costs, cost_of("exchange", change.mesh, axes, lacking))
     cuts = source.offsets != target.offsets and any(change.becomes)
-    moves = None if cuts else change.chain()
-    chain = None if moves is None else _chain_costs(change, moves, local)
-    if chain is not None and (len(moves or ()) <= 1 or not _time(chain)) and not target.halo:
+    found = [] if cuts else [(chain_costs(change, moves, local), len(moves)) for moves in change.chains()]
+    chain, count = min(found, key=lambda entry: _time(entry[0]), default=(None, 0))
+    if chain is not None and (count <= 1 or not _time(chain)) and not target.halo:
         return tuple(chain)
     after = _direct_costs(change, source, target, shape, itemsize, local, cuts)
     best = after if chain is None or _time(after) < _time(chain) else chain
@@ -45,7 +45,8 @@ def _time(costs: Sequence[Cost]) -> float:
     return sum(cost.time for cost in costs)
 
 
-def _chain_costs(change: Change, moves: Sequence[Move], local: float) -> list[Cost]:
+def chain_costs(change: Change, moves: Sequence[Move], local: float) -> list[Cost]:
+    """What the moves of a chain cost, from shards of `local` bytes."""
     costs = []
     for move in moves:
         costs.append(cost_of(move.name, change.mesh, move.axes, local))

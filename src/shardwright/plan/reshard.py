@@ -26,13 +26,15 @@ from shardwright.collectives import (
     ReduceScatter,
     UpdateHalo,
     cost_of,
+    latency,
+    seconds_per_byte,
 )
 from shardwright.errors import ShardingError
-from shardwright.mesh import Mesh
-from shardwright.plan.price import move_costs
+from shardwright.mesh import Mesh, as_ints
+from shardwright.plan.price import chain_costs, move_costs
 from shardwright.plan.route import Change, Move
 from shardwright.plan.transfers import Transfer, transfers
-from shardwright.sharding import P, Sharding, describe, layout_of
+from shardwright.sharding import REDUCTIONS, P, Sharding, as_spec, describe, layout_of, parse_dtype
 
 Shape = tuple[int, ...]
 Ints = NDArray[np.int64]
@@ -62,9 +64,10 @@ class Step:
     @cached_property
     def received(self) -> int:
         """Bytes that the busiest device receives."""
-        if self.name in ("all_reduce", "reduce_scatter"):
-            rounds = 2 if self.name == "all_reduce" else 1
-            return rounds * (self.source.mesh.axis_size(self.pieces) - 1) * self.message
+        if self.name in ("all_reduce", "reduce_scatter"):  # a tensor smaller than its group makes fewer messages
+            group = self.source.mesh.axis_size(self.pieces)
+            chunks = -(-self.source.local_size(self.shape) * self.itemsize // max(self.message, 1))
+            return (2 if self.name == "all_reduce" else 1) * min(group - 1, chunks) * self.message
         return int(volume.received(self.source, self.result, self.shape).max(initial=0)) * self.itemsize
 
     @cached_property
@@ -89,7 +92,9 @@ class Step:
         """Seconds; where shards are uneven, of the busiest device."""
         mesh = self.source.mesh
         if self.name in ("all_reduce", "reduce_scatter"):
-            return cost_of(self.name, mesh, self.pieces, self.message * mesh.axis_size(self.pieces)).time
+            return cost_of(self.name, mesh, self.pieces, self.source.local_size(self.shape) * self.itemsize).time
+        if self.result.mesh != mesh:
+            return _between(mesh, self.result.mesh, max(self.received, self.sent)) if self.received else 0.0
         moved = max(self.received, self.sent) if self.received else 0
         kind = "update_halo" if self.name == "update_halo" else "exchange"
         return cost_of(kind, mesh, self.pieces, moved).time if moved else 0.0
@@ -134,11 +139,24 @@ class Step:
     @property
     def groups(self) -> str:
         """How many groups of how many devices take part."""
+        if self.result.mesh != self.source.mesh:
+            return f"from {self.source.mesh.size} to {self.result.mesh.size}"
         size = self.source.mesh.axis_size(self.axes)
         return f"{self.source.mesh.size // size} × {size}"
 
     def __str__(self) -> str:
         return f"{self.name} over {', '.join(self.axes) or 'nothing'}"
+
+
+def _between(here: Mesh, there: Mesh, moved: int) -> float:
+    """Seconds of an exchange between meshes: as long as the slower of the two would take along all its axes."""
+    pairs = [
+        (mesh, tuple(axis for axis, n in mesh.sizes.items() if n > 1) or mesh.axis_names[:1]) for mesh in (here, there)
+    ]
+    least = max(link.latency for mesh, _ in pairs for link in mesh.links.values())
+    paces = [seconds_per_byte(mesh, axes) for mesh, axes in pairs]
+    hops = [sum(latency(mesh, axis) for axis in axes) for mesh, axes in pairs]
+    return max(least, *hops) + moved * max(paces)
 
 
 def _shard_numbers(sharding: Sharding, shape: Shape, lanes: tuple[str, ...]) -> Ints:
@@ -264,19 +282,43 @@ def plan_reshard(
     If `allow_device_permutation`, and the target's shards are the source's on other devices, devices change places and
     nothing moves: the plan's target is then on a mesh with its devices in another order.
     """
-    return _plan(tuple(shape), dtype, mesh, source, target, algorithm, allow_device_permutation)
+    if algorithm not in ("best", "direct", "portable"):
+        raise ShardingError(f"The algorithm {algorithm!r} is unknown. Use 'best', 'direct' or 'portable'.")
+    if type(source) not in (P, Sharding) or type(target) not in (P, Sharding):
+        source, target = (s if isinstance(s, Sharding) else as_spec(s) for s in (source, target))
+    return _plan(_checked_shape(shape), dtype, mesh, source, target, algorithm, allow_device_permutation)
+
+
+def _checked_shape(shape: Sequence[int]) -> Shape:
+    if type(shape) is tuple and all(type(n) is int and n >= 0 for n in shape):
+        return shape
+    sizes = as_ints(shape, "The shape")
+    if any(n < 0 for n in sizes):
+        raise ShardingError(f"The shape {sizes} has a negative size.")
+    return sizes
+
+
+def _dtype(dtype: Any) -> "np.dtype[Any]":
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        return parse_dtype(str(dtype))
 
 
 @lru_cache(maxsize=16384)
 def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algorithm: str, permute: bool) -> ReshardPlan:
     here, there = ((s if isinstance(s, Sharding) else Sharding(mesh, s)).for_shape(shape) for s in (source, target))
-    known = np.dtype(dtype)
+    known = _dtype(dtype)
+    for sharding in (here, there):
+        if sharding.partial and not REDUCTIONS[sharding.reduction].accepts(known):
+            raise ShardingError(
+                f"{sharding} leaves a {sharding.reduction} to be done, which works on the bits of integers and booleans; "
+                f"{known.name} is neither. Choose another reduction, or another dtype."
+            )
     if permute:
         moved = relabelled(here, there, shape)
         if moved is not None:
             return ReshardPlan(shape, known, here, moved, "relabel", ())
-    if algorithm not in ("best", "direct", "portable"):
-        raise ShardingError(f"The algorithm {algorithm!r} is unknown. Use 'best', 'direct' or 'portable'.")
     alike = len(set(mesh.links.values())) == 1
     if algorithm == "best" and alike and here.mesh == there.mesh and _even(here, shape) and _even(there, shape):
         costs = move_costs(here, there, shape, known.itemsize)  # exact for even shards: one plan need not be made
@@ -305,7 +347,9 @@ def relabelled(source: Sharding, target: Sharding, shape: Shape) -> Sharding | N
     >>> relabelled(Sharding(mesh, P(("x", "y"))), Sharding(mesh, P(("y", "x"))), (4,))
     Sharding(Mesh(x=2, y=2, devices=(0, 2, 1, 3)), P(('y', 'x')))
     """
-    if source.partial or target.partial or source.halo != target.halo or source.mesh.size != target.mesh.size:
+    if source.partial or target.partial or source.halo != target.halo:
+        return None
+    if set(source.mesh.device_ids) != set(target.mesh.device_ids):
         return None
     if len(shape) == 0:
         return target
@@ -336,9 +380,11 @@ class _Maker:
         if source.mesh != target.mesh:
             return None
         change = Change(source, target)
-        moves = change.chain(deep) if change.possible else None
-        if moves is None:
+        found = change.chains(deep) if change.possible else []
+        if not found:
             return None
+        local = float(source.local_size(self.shape) * self.itemsize)
+        moves = min(found, key=lambda some: sum(cost.time for cost in chain_costs(change, some, local)))
         steps: list[Step] = []
         at = self._bare(source, target, steps)
         for move in moves:
@@ -362,13 +408,17 @@ class _Maker:
         return tuple(steps)
 
     def _with_new(self, change: Change) -> tuple[tuple[str, ...], ...]:
-        pairs = zip(change.was, change.becomes, strict=True)
-        return tuple(old + tuple(p for p in new if p not in change.held) for old, new in pairs)
+        """The state once new pieces are there, those that are sliced before those that are reduced."""
+        state = []
+        for old, new in zip(change.was, change.becomes, strict=True):
+            added = [piece for piece in new if piece not in change.held]
+            state.append(old + tuple(sorted(added, key=lambda piece: piece in change.reduced)))
+        return tuple(state)
 
     def _bare(self, source: Sharding, target: Sharding, steps: list[Step], tidy: bool = True) -> Sharding:
         """The source, if `tidy` without axes of size 1, and without halos that the target lacks: nothing moves."""
         mesh = source.mesh
-        halo = source.halo and not (source.halo == target.halo and source.dims == target.dims)
+        halo = source.halo and (source.dims, source.offsets) != (target.dims, target.offsets)
         at = source.replace(halo={}).for_shape(self.shape) if halo else source
         if tidy and any(mesh.axis(axis).size == 1 for axis in at.axes) and at is not target:
             kept = [tuple(axis for axis in axes if mesh.axis(axis).size > 1) for axes in at.dims]
@@ -414,10 +464,14 @@ class _Maker:
             )
         else:
             plain = at
-        if target.halo and target.halo != plain.halo:
-            haloed = plain.replace(halo={d: pair for d, pair in enumerate(target.halo) if pair != (0, 0)})
-            there = haloed.for_shape(self.shape)
-            steps.append(self._step("update_halo", tuple(axis for axes in target.dims for axis in axes), plain, there))
+        if target.halo != plain.halo:
+            pairs = {d: pair for d, pair in enumerate(target.halo) if pair != (0, 0)}
+            there = plain.replace(halo=pairs).for_shape(self.shape)
+            if int(volume.received(plain, there, self.shape).max(initial=0)):
+                axes = tuple(axis for axes in target.dims for axis in axes)
+                steps.append(self._step("update_halo", axes, plain, there))
+            else:
+                steps.append(self._step("local", (), plain, there))
             plain = there
         if plain is not target:  # the first device of a group keeps the value, the others hold what adds nothing
             steps.append(self._step("local", (), plain, target))

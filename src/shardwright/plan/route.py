@@ -47,6 +47,7 @@ class Change:
         partial = self._pieces(source.partial, everything)
         kept = self._pieces(target.partial, everything) if source.reduction == target.reduction else ()
         self.reduced = tuple(piece for piece in partial if piece not in kept)  # partial, and no longer so
+        self.kept = tuple(piece for piece in partial if piece in kept)
 
     def _pieces(self, axes: Sequence[str], by: Sequence[str]) -> tuple[str, ...]:
         return tuple(piece for piece in self.mesh.cut(axes, by=by) if self.size(piece) > 1)
@@ -83,11 +84,24 @@ class Change:
 
     # -- chains -------------------------------------------------------------------------------------------------------
 
-    def chain(self, deep: bool = False) -> list[Move] | None:
-        """The moves of least bytes that are collectives; None where there is none of at most one step between slices and
-        gathers, or if `deep` none at all that can be found."""
+    def chains(self, deep: bool = False) -> list[list[Move]]:
+        """Chains of collectives of least bytes: new pieces in the target's order and, where that would reduce before it
+        slices, with slices first. None where there is none of at most one step between slices and gathers, or if `deep`
+        none at all that can be found."""
+        new = [self._runs(axes, self.held) for axes in self.becomes]
+        sliced_first = [
+            sorted((r for run in runs for r in _by_reduction(run, self.reduced)), key=self._reduces) for runs in new
+        ]
+        found = [self._chain(new, deep)]
+        if self.reduced and [r for runs in sliced_first for r in runs] != [r for runs in new for r in runs]:
+            found.append(self._chain(sliced_first, deep))
+        return [chain for chain in found if chain is not None]
+
+    def _reduces(self, run: tuple[str, ...]) -> bool:
+        return run[0] in self.reduced
+
+    def _chain(self, new: list[list[tuple[str, ...]]], deep: bool) -> list[Move] | None:
         was, becomes = self.was, self.becomes
-        new = [self._runs(axes, self.held) for axes in becomes]
         gone = [self._runs(axes, self.wanted) for axes in was]
         middle = self._meet(list(_placed(was, new, 64)), list(_placed(becomes, gone, 64)))
         if middle is None and deep:
@@ -235,10 +249,17 @@ class Change:
                 yield Move("all_slice", added, dim, -1, tuple(state))
             elif added:
                 later.append((dim, added))
+        for dim, added in later:  # what comes before the first piece to reduce is sliced first
+            count = next(i for i, piece in enumerate(added) if piece in scattered)
+            if count:
+                state[dim] = state[dim] + added[:count]
+                yield Move("all_slice", added[:count], dim, -1, tuple(state))
         for dim, added in later:
-            for run, name in _by_kind(added, scattered):
-                state[dim] = state[dim] + run
-                yield Move(name, run, dim, -1, tuple(state))
+            rest = added[len(state[dim]) - len(first[dim]) + len(added) :]
+            for run, name in _by_kind(rest, scattered):
+                for part in self._by_link(run) if name == "reduce_scatter" else [run]:
+                    state[dim] = state[dim] + part
+                    yield Move(name, part, dim, -1, tuple(state))
         left = tuple(piece for piece in self.reduced if piece not in self.wanted)
         if left:
             yield Move("all_reduce", left, -1, -1, tuple(state))
@@ -267,8 +288,20 @@ class Change:
         if len(gathers) > 1:
             gathers.sort(key=lambda entry: -seconds_per_byte(self.mesh, entry[1]))
         for dim, gathered in gathers:
-            state[dim] = wanted[dim]
-            yield Move("all_gather", gathered, -1, dim, tuple(state))
+            for part in reversed(self._by_link(gathered)):
+                state[dim] = state[dim][: -len(part)]
+                yield Move("all_gather", part, -1, dim, tuple(state))
+
+    def _by_link(self, pieces: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Pieces in runs along links of one speed: together they would all wait for the slowest."""
+        runs: list[list[str]] = []
+        for piece in pieces:
+            pace = seconds_per_byte(self.mesh, (piece,))
+            if runs and seconds_per_byte(self.mesh, (runs[-1][-1],)) == pace:
+                runs[-1].append(piece)
+            else:
+                runs.append([piece])
+        return [tuple(run) for run in runs]
 
 
 def _suffixes(before: State, after: State) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -302,6 +335,12 @@ def _with(base: State, runs: Sequence[tuple[str, ...]], dims: Sequence[int]) -> 
 
 def _refined(state: State, primes: Mapping[str, tuple[str, ...]]) -> State:
     return tuple(tuple(p for piece in axes for p in primes.get(piece, (piece,))) for axes in state)
+
+
+def _by_reduction(run: tuple[str, ...], reduced: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """A run cut where pieces that are reduced begin or end."""
+    for part, _ in _by_kind(run, set(reduced)):
+        yield part
 
 
 def _by_kind(pieces: tuple[str, ...], scattered: set[str]) -> Iterator[tuple[tuple[str, ...], str]]:

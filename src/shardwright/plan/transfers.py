@@ -1,7 +1,7 @@
 """Who sends what to whom in a direct exchange. Where several devices hold a part, the load is shared among them."""
 
+from bisect import bisect_right
 from collections import defaultdict
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -47,8 +47,14 @@ def transfers(here: Layout, there: Layout) -> list[Transfer]:
 def _meeting(cuts: list[int], others: list[int], at: int) -> list[tuple[int, slice]]:
     """The shards of one dim that meet shard `at` of the other layout, each with the rows they share."""
     low, high = others[at], others[at + 1]
-    rows = ((shard, slice(max(low, a), min(high, b))) for shard, (a, b) in enumerate(pairwise(cuts)))
-    return [(shard, part) for shard, part in rows if part.start < part.stop]
+    result = []
+    for shard in range(max(bisect_right(cuts, low) - 1, 0), len(cuts) - 1):
+        if cuts[shard] >= high:
+            break
+        part = slice(max(low, cuts[shard]), min(high, cuts[shard + 1]))
+        if part.start < part.stop:
+            result.append((shard, part))
+    return result
 
 
 def _shared(

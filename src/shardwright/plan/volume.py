@@ -13,7 +13,13 @@ Ints = NDArray[np.int64]
 
 
 def sizes_of(boxes: Ints) -> Ints:
-    return np.prod(boxes[1] - boxes[0], axis=-1)
+    """The elements of each box; Python's numbers where those of a machine would not do."""
+    return _product(boxes[1] - boxes[0])
+
+
+def _product(sides: Ints) -> Ints:
+    large = sides.size and float(np.prod(sides.max(axis=0).astype(float))) > 2.0**62
+    return np.prod(sides.astype(object) if large else sides, axis=-1)
 
 
 def _boxes(sharding: Sharding, shape: Shape) -> Ints:
@@ -28,12 +34,14 @@ def _boxes(sharding: Sharding, shape: Shape) -> Ints:
 def _overlaps(source: Sharding, target: Sharding, shape: Shape) -> Ints:
     """Per device of the target's mesh the elements of its new shard that it already holds."""
     here, there = _boxes(source, shape), _boxes(target, shape)
+    at: Ints | None = None
     if source.mesh.device_ids != target.mesh.device_ids:
         places = {device: place for place, device in enumerate(source.mesh.device_ids)}
         at = np.array([places.get(device, -1) for device in target.mesh.device_ids])
-        here = np.where((at >= 0)[None, :, None], here[:, np.maximum(at, 0)], 0)
+        here = here[:, np.maximum(at, 0)]
     common = np.minimum(here[1], there[1]) - np.maximum(here[0], there[0])
-    return np.prod(np.maximum(common, 0), axis=-1)
+    held = _product(np.maximum(common, 0))
+    return held if at is None else np.where(at >= 0, held, 0)
 
 
 def received(source: Sharding, target: Sharding, shape: Shape) -> Ints:
@@ -83,24 +91,23 @@ def lower_bound(source: Sharding, target: Sharding, shape: Shape, itemsize: int)
     messages combine them and one more goes to each further device that wants the result; spread over all devices, that is the
     least the busiest receives.
     """
-    fitted, there = source.for_shape(shape), target.for_shape(shape)
-    lacking = int(received(fitted, there, shape).max(initial=0))
-    summands = _reduced_summands(fitted, there)
+    here, there = source.for_shape(shape), target.for_shape(shape)
+    change = Change(here, there) if here.mesh == there.mesh else None
+    aligned = change is not None and change.possible
+    kept = here.mesh.axis_size(change.kept) if aligned and change is not None and change.kept else 1
+    made = there.mesh.axis_size(there.partial) if there.partial else 1
+    lacking = (
+        int(received(here, there, shape).max(initial=0)) if made == kept else 0
+    )  # others may hold what adds nothing
+    pieces = change.reduced if aligned and change is not None else here.partial
+    summands = here.mesh.axis_size(tuple(pieces)) if pieces else 1
     if summands > 1:
-        wanted = there.mesh.size // there.mesh.axis_size(tuple(a for axes in there.dims for a in axes))
-        kept = there.mesh.axis_size(there.partial) if there.partial else 1
-        messages = math.prod(shape) * (summands - 1 + max(wanted // kept - 1, 0)) * kept
-        lacking = max(lacking, math.ceil(messages / there.mesh.size))
+        parts = there.mesh.axis_size(tuple(axis for axes in there.dims for axis in axes))
+        copies = max(there.mesh.size // parts // made, 1)
+        messages = math.prod(shape) * kept * (summands - 1 + copies - 1)
+        devices = len({*here.mesh.device_ids, *there.mesh.device_ids}) if here.mesh != there.mesh else there.mesh.size
+        lacking = max(lacking, math.ceil(messages / devices))
     return lacking * itemsize
-
-
-def _reduced_summands(source: Sharding, target: Sharding) -> int:
-    """How many summands of each element are combined."""
-    if not source.partial:
-        return 1
-    change = Change(source, target) if source.mesh == target.mesh else None
-    pieces = change.reduced if change is not None and change.possible else source.partial
-    return source.mesh.axis_size(tuple(pieces)) if pieces else 1
 
 
 def halo_rows(sharding: Sharding, shape: Shape) -> int:

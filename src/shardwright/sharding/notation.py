@@ -101,7 +101,7 @@ def parse(text: str, mesh: Mesh) -> tuple[Sharding, tuple[int, ...], "np.dtype[n
         halo=halo,
         offsets=offsets,
     )
-    return sharding.for_shape(tuple(shape)), tuple(shape), _dtype(whole["dtype"], text)
+    return sharding.for_shape(tuple(shape)), tuple(shape), parse_dtype(whole["dtype"], text)
 
 
 def _split_dims(text: str) -> list[str]:
@@ -116,7 +116,7 @@ def _split_dims(text: str) -> list[str]:
     return pieces if text else []
 
 
-def _dtype(name: str, text: str) -> "np.dtype[np.generic]":
+def parse_dtype(name: str, text: str = "") -> "np.dtype[np.generic]":
     full = _LONG.get(name, name)
     if full in _NUMPYS:
         return np.dtype(full)
