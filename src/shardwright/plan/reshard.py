@@ -399,21 +399,13 @@ class _Maker:
         if at.partial:
             change = Change(at, target) if at.mesh == target.mesh else None
             if change is not None and change.possible:
-                for move in change.grown(self._with_new(change)):
+                for move in change.grown(change.settled):
                     if change.reduced:
                         at = self._moved(at, move, steps)
             else:
                 at = self._moved(at, Move("all_reduce", at.partial, -1, -1, at.dims), steps)
         self._finish(at, target, steps)
         return tuple(steps)
-
-    def _with_new(self, change: Change) -> tuple[tuple[str, ...], ...]:
-        """The state once new pieces are there, those that are sliced before those that are reduced."""
-        state = []
-        for old, new in zip(change.was, change.becomes, strict=True):
-            added = [piece for piece in new if piece not in change.held]
-            state.append(old + tuple(sorted(added, key=lambda piece: piece in change.reduced)))
-        return tuple(state)
 
     def _bare(self, source: Sharding, target: Sharding, steps: list[Step], tidy: bool = True) -> Sharding:
         """The source, if `tidy` without axes of size 1, and without halos that the target lacks: nothing moves."""

@@ -61,9 +61,20 @@ class Change:
         return math.prod(map(self.size, pieces))
 
     @cached_property
+    def settled(self) -> State:
+        """The state in which nothing is left to reduce: new pieces are there, the sliced before the reduced."""
+        if not self.reduced:
+            return self.was
+        state = []
+        for old, new in zip(self.was, self.becomes, strict=True):
+            added = [piece for piece in new if piece not in self.held]
+            state.append(old + tuple(sorted(added, key=lambda piece: piece in self.reduced)))
+        return tuple(state)
+
+    @cached_property
     def suffixes(self) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Per dim what follows the common outer pieces, before and after."""
-        return _suffixes(self.was, self.becomes)
+        """Per dim what follows the common outer pieces, before an exchange and after."""
+        return _suffixes(self.settled, self.becomes)
 
     @property
     def crossed(self) -> tuple[str, ...]:
@@ -92,22 +103,22 @@ class Change:
         sliced_first = [
             sorted((r for run in runs for r in _by_reduction(run, self.reduced)), key=self._reduces) for runs in new
         ]
-        found = [self._chain(new, deep)]
+        found = [self._chain(new, deep, 64)]
         if self.reduced and [r for runs in sliced_first for r in runs] != [r for runs in new for r in runs]:
-            found.append(self._chain(sliced_first, deep))
+            found.append(self._chain(sliced_first, deep, 0))
         return [chain for chain in found if chain is not None]
 
     def _reduces(self, run: tuple[str, ...]) -> bool:
         return run[0] in self.reduced
 
-    def _chain(self, new: list[list[tuple[str, ...]]], deep: bool) -> list[Move] | None:
+    def _chain(self, new: list[list[tuple[str, ...]]], deep: bool, most: int) -> list[Move] | None:
         was, becomes = self.was, self.becomes
         gone = [self._runs(axes, self.wanted) for axes in was]
-        middle = self._meet(list(_placed(was, new, 64)), list(_placed(becomes, gone, 64)))
+        middle = self._meet(list(_placed(was, new, most)), list(_placed(becomes, gone, 64)))
         if middle is None and deep:
             primes = self._primes()
             split = [[(p,) for run in runs for axis in run for p in primes[axis]] for runs in (*new, *gone)]
-            starts = list(_placed(_refined(was, primes), split[: len(new)], 2000))
+            starts = list(_placed(_refined(was, primes), split[: len(new)], most and 2000))
             ends = list(_placed(_refined(becomes, primes), split[len(new) :], 2000))
             middle = self._search(starts, ends)
         if middle is None:
