@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.errors import ArrayError, ImplicitGatherError, ImplicitGatherWarning, OperationError
-from shardwright.held import Held
+from shardwright.held import Held, changing
 from shardwright.lowering import MOST_PLANS, NO_ATTRS, Attrs, Plan, common_mesh
 from shardwright.ops import OPS, Call
 from shardwright.sharding import Sharding, layout_of
@@ -25,17 +25,24 @@ from shardwright.sharding import Sharding, layout_of
 WARN_ABOVE = 16 * 2**20  # bytes that an implicit gather may bring to a device unnoticed
 
 _strict: ContextVar[bool] = ContextVar("strict", default=False)
-_tracer: ContextVar[Callable[..., Any] | None] = ContextVar("tracer", default=None)
+_tracer: ContextVar[Any] = ContextVar("tracer", default=None)
 
 
 @contextlib.contextmanager
-def tracing(make: Callable[[str, Sharding, tuple[int, ...], Attrs], Any]) -> Iterator[None]:
-    """Inside, operations without operands are handed to `make` instead of being run."""
-    token = _tracer.set(make)
+def tracing(trace: Any) -> Iterator[None]:
+    """Inside, operations without operands are handed to `trace.make` instead of being run, and arrays can't be changed."""
+    token, frozen = _tracer.set(trace), changing.set(False)
     try:
         yield
     finally:
         _tracer.reset(token)
+        changing.reset(frozen)
+
+
+def lifted(array: Any) -> Any:
+    """A new array, as the program sees it that is being traced, if one is."""
+    trace = _tracer.get()
+    return array if trace is None or array.traces else trace.lift(array)
 
 
 @contextlib.contextmanager
@@ -121,9 +128,9 @@ def _run(plan: Plan, operands: Sequence[Any], cls: type[Held]) -> Any:
 
 def make(cls: type[Held], name: str, sharding: Sharding, shape: tuple[int, ...], attrs: Attrs = NO_ATTRS) -> Any:
     """Run an operation without operands: each device makes its own part of the result."""
-    maker = _tracer.get()
-    if maker is not None:
-        return maker(name, sharding, shape, attrs)
+    trace = _tracer.get()
+    if trace is not None:
+        return trace.make(name, sharding, shape, attrs)
     layout = layout_of(sharding.replace(partial=(), halo={}), shape)
     rule = OPS[name].rule((), {**attrs, "shape": shape})
     call = Call(rule, (), (layout,), attrs, len(layout.lanes))
@@ -137,6 +144,11 @@ def find(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> list[tu
 
     Operands lie as the first does; where the rule has no factor for a result, every device needs all of them.
     """
+    if _traced(operands) is not None and not OPS[name].rule([x.shape for x in operands], attrs).outputs:
+        raise OperationError(
+            f"{name} works on the whole tensor on the host, and while a program is traced there is none. Write it with "
+            f"where(mask, value, x), take or slices, or do it outside of the traced function."
+        )
     if _traced(operands) is not None:
         raise OperationError(
             f"{name}: only the data tells the shape of the result, and while a program is traced there is none. Do this "

@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -31,6 +31,8 @@ class Row:
     memory: int  # bytes that a device holds once the step is done
     origins: dict[str, str] = field(default_factory=dict)  # for each axis of the result where it comes from
     plan: Plan | None = None
+    inside: str = ""  # the loops and branches that it is a part of
+    times: int = 1  # how often it runs; of a while loop's body once for every round
 
     @property
     def chosen(self) -> Strategy | None:
@@ -83,7 +85,7 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         """The row as the table prints it."""
-        what = f"{self.collective or self.operation}({', '.join(self.operands)})"
+        what = f"{self.inside}{self.collective or self.operation}({', '.join(self.operands)})"
         moved = (f"{self.bytes:,}", f"{self.lower_bound:,}") if self.collective or self.bytes else ("", "")
         name = self.source.rpartition(":")
         place = f"{Path(name[0]).name}:{name[2]}" if name[0] else ""
@@ -99,17 +101,9 @@ class Explanation:
 
     rows: tuple[Row, ...]
     peak_bytes: int  # the most that a device holds at a time
+    total_bytes: int  # that a device receives in all: of branches the dearer, of a while loop one round
+    total_time: float  # seconds of communication in all
     notes: tuple[str, ...] = ()
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes that a device receives in all."""
-        return sum(row.bytes for row in self.rows)
-
-    @property
-    def total_time(self) -> float:
-        """Seconds of communication in all."""
-        return sum(row.time for row in self.rows)
 
     @property
     def operations(self) -> tuple[Row, ...]:
@@ -155,19 +149,31 @@ def explained(program: Program) -> Explanation:
     """The explanation of a final program."""
     peak, held = peak_bytes(program, program.nodes)
     rows: list[Row] = []
+    notes = list(program.notes)
+    received, time, most = 0, 0.0, peak
     for node, memory in zip(program.nodes, held, strict=True):
-        rows += _rows(node, memory, program)
-    inner = [explained(p) for node in program.nodes for p in programs_inside(node)]
-    return Explanation(
-        tuple(rows),
-        max([peak, *(peak + part.peak_bytes for part in inner)]),
-        (*program.notes, *(note for part in inner for note in part.notes)),
-    )
+        own = _rows(node, memory, program)
+        rows += own
+        received += sum(row.bytes for row in own)
+        time += sum(row.time for row in own)
+        parts = {name: explained(part) for name, part in programs_inside(node).items()}
+        if not parts:
+            continue
+        rounds = node.how.get("rounds", 1)
+        for name, part in parts.items():
+            lead = f"{node.op} {name}{f' × {rounds}' if node.op == 'scan' else ''}: "
+            rows += [replace(row, inside=lead + row.inside, times=row.times * rounds) for row in part.rows]
+            notes += part.notes
+        combine = max if node.op == "cond" else sum
+        received += rounds * combine(part.total_bytes for part in parts.values())
+        time += rounds * combine(part.total_time for part in parts.values())
+        most = max(most, memory + max(part.peak_bytes for part in parts.values()))
+    return Explanation(tuple(rows), most, received, time, tuple(notes))
 
 
-def programs_inside(node: Node) -> list[Program]:
+def programs_inside(node: Node) -> dict[str, Program]:
     """The programs of a loop or a choice."""
-    return [p for p in node.how.values() if isinstance(p, Program)] if isinstance(node.how, dict) else []
+    return {k: p for k, p in node.how.items() if isinstance(p, Program)} if isinstance(node.how, dict) else {}
 
 
 def _rows(node: Node, memory: int, program: Program) -> list[Row]:
@@ -195,10 +201,7 @@ def _rows(node: Node, memory: int, program: Program) -> list[Row]:
         over = ", ".join(f"{name} {c.name} {','.join(c.axes)}" for c in fetched if c.bytes)
         return [Row(name, node.source, operands, results, over, "", moved, moved, time, memory, origins, node.how)]
     if isinstance(node.how, dict):
-        rows = [Row(name, node.source, operands, results, "", "", 0, 0, 0.0, memory, origins)]
-        for part in programs_inside(node):
-            rows += explained(part).rows
-        return rows
+        return [Row(name, node.source, operands, results, "", "", 0, 0, 0.0, memory, origins)]
     return []
 
 

@@ -1,15 +1,18 @@
 """`Held`: a sharded tensor as engines hold it, a layout and data in lanes. What `Array` and the operations stand on."""
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.engines import Lanes, Stacked, engine_named
-from shardwright.errors import ArrayError
+from shardwright.errors import ArrayError, TraceError
 from shardwright.mesh import Mesh
 from shardwright.sharding import Layout, Sharding, describe, layout_of
+
+changing: ContextVar[bool] = ContextVar("changing", default=True)  # False while a program is traced
 
 
 class Held:
@@ -55,6 +58,11 @@ class Held:
 
     def become(self, other: "Held") -> None:
         """Take another's value: the variable changes, data that others see does not."""
+        if not changing.get():
+            raise TraceError(
+                f"{self.summary()} comes from outside of the function that is traced, and would be changed while that is "
+                f"traced, not when it runs. Write x = x + … and return the new value."
+            )
         self._layout, self._dtype, self._data = other._layout, other._dtype, other.data
 
     def give_away(self, what: str) -> None:

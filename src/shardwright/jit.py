@@ -5,10 +5,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
-import optree
 
 from shardwright.array import Array, shard
 from shardwright.auto import current_policy
@@ -16,13 +14,13 @@ from shardwright.dispatch import is_strict
 from shardwright.errors import ArrayError, ProgramError, TraceError
 from shardwright.explain import Explanation, explained
 from shardwright.mesh import Mesh, current_mesh
-from shardwright.program import Program, Traced, Type, compiled, lower, trace
+from shardwright.program import Program, Traced, Type, compiled, current_trace, lower, trace
 from shardwright.program.run import layout
-from shardwright.rules import is_array, paths_of, resolved
+from shardwright.rules import ShardingRule, is_array, resolved
 from shardwright.sharding import Layout, P, Sharding
+from shardwright.trees import flatten, paths_of, unflatten
 
 Rule = Any  # a P, a Sharding, a ShardingRule, None, or a tree of them
-flatten: Any = optree.tree_flatten
 
 
 class Annotations:
@@ -69,7 +67,7 @@ def with_sharding_constraint(tree: Any, rule: Rule) -> Any:
         )
     found = resolved(rule, tree, mesh, "with_sharding_constraint")
     made = [x if s is None else _laid_out(x, s) for x, s in zip(leaves, found, strict=True)]
-    return optree.tree_unflatten(structure, made)
+    return unflatten(structure, made)
 
 
 def _laid_out(x: Any, sharding: Sharding) -> Array:
@@ -136,18 +134,8 @@ class Lowered:
         def flat(*values: Any) -> list[Any]:
             filled = list(leaves)
             for at, value in zip(self._arrays, values, strict=True):
-                for sharding in (given[0][at], given[1][at]):  # as it comes in, then as the function wants it
-                    if sharding is not None:
-                        value = value.reshard(sharding)
                 filled[at] = value
-            unwrapped = [leaf.value if isinstance(leaf, _Static) else leaf for leaf in filled]
-            args, kwargs = optree.tree_unflatten(self._structure, unwrapped)
-            token = _annotations.set(notes)
-            try:
-                result = jit.function(*args, **kwargs)
-            finally:
-                _annotations.reset(token)
-            notes.check()
+            result = jit.called(self._structure, jit.constrained(filled, given), notes)
             outs, shape["tree"] = flatten(result)
             shape["leaves"] = outs
             shape["shardings"] = resolved(jit.out_shardings, result, self.mesh, "out_shardings")
@@ -160,12 +148,12 @@ class Lowered:
         tree = shape["tree"]
 
         def rebuilt(arrays: Sequence[Any]) -> Any:
-            filled = list(fixed)
+            filled = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in fixed]
             for at, array in zip(places, arrays, strict=True):
                 filled[at] = array
-            return optree.tree_unflatten(tree, filled)
+            return unflatten(tree, filled)
 
-        single = len(fixed) == 1 and places == [0] and optree.treespec_is_leaf(tree)
+        single = len(fixed) == 1 and places == [0] and tree.is_leaf()
         return program, (lambda arrays: arrays[0]) if single else rebuilt
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
@@ -187,6 +175,23 @@ class Lowered:
         return explained(self.program)
 
 
+def _token(value: Any) -> Any:
+    """What tells a static value from all others: 1 from 1.0 and True, 0.0 from -0.0, and NaN is itself."""
+    if isinstance(value, float | complex):
+        return type(value), repr(value)
+    if isinstance(value, tuple):
+        return type(value), tuple(map(_token, value))
+    return type(value), value
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
 def _is_dynamic(leaf: Any) -> bool:
     return isinstance(leaf, Array | np.ndarray | np.generic) or (is_array(leaf) and hasattr(leaf, "__array__"))
 
@@ -206,19 +211,24 @@ class SJIT:
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         functools.update_wrapper(self, function)
+        self.__name__ = getattr(function, "__name__", repr(function))
         self.function, self._options = function, options
         self.mesh: Mesh | None = options["mesh"]
         self.in_shardings, self.out_shardings = options["in_shardings"], options["out_shardings"]
         self.args_sharding_constraint = options["args_sharding_constraint"]
         self.annotation_shardings = options["annotation_shardings"]
-        signature = inspect.signature(function)
+        try:
+            signature = inspect.signature(function)
+        except ValueError as error:
+            raise ProgramError(
+                f"{self.__name__} does not say what arguments it takes: wrap it in a function that does."
+            ) from error
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self.parameters = [name for name, p in signature.parameters.items() if p.kind in kinds]
         self._more = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
         self._static_numbers, self._static_names = self._statics(options["static_argnums"], options["static_argnames"])
         self._donated = self._numbers(options["donate_argnums"], "donate_argnums")
         self._cache: dict[Any, Lowered] = {}
-        self._bound: WeakKeyDictionary[Any, SJIT] = WeakKeyDictionary()
 
     # -- which arguments are static ---------------------------------------------------------------------------------
 
@@ -254,16 +264,15 @@ class SJIT:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         wrapped, named = self._wrapped(args, kwargs)
         leaves, structure = flatten((wrapped, named))
-        found = self._found(leaves, structure, wrapped, named)
-        if found is None:  # inside another program
-            return self.function(*args, **kwargs)
-        result = found(leaves)
+        if current_trace() is not None:
+            return self._inlined(leaves, structure, wrapped, named)
+        result = self._found(leaves, structure, wrapped, named)(leaves)
         if self._donated:
-            self._give_away(args)
+            self._give_away(args, kwargs)
         return result
 
-    def _found(self, leaves: Sequence[Any], structure: Any, args: Any, kwargs: Any) -> Lowered | None:
-        """The program for arguments of this kind; None while another program is traced, which it becomes a part of."""
+    def _found(self, leaves: Sequence[Any], structure: Any, args: Any, kwargs: Any) -> Lowered:
+        """The program for arguments of this kind."""
         key = self._key(leaves, structure)
         try:
             found = self._cache.get(key)
@@ -271,37 +280,63 @@ class SJIT:
             self._refuse_unhashable(leaves, structure)
             raise
         if found is None:
-            if any(isinstance(leaf, Traced) for leaf in leaves):
-                return None
             found = self._cache[key] = Lowered(self, args, kwargs, self._mesh(leaves))
         return found
 
+    def _inlined(self, leaves: Sequence[Any], structure: Any, args: Any, kwargs: Any) -> Any:
+        """The function as a part of the program that is being traced, with the shardings it was given."""
+        outer = current_trace()
+        assert outer is not None
+        filled = self.constrained(leaves, self.shardings_of(args, kwargs, outer.mesh))
+        result = self.called(structure, filled, Annotations(self.annotation_shardings))
+        return result if self.out_shardings is None else with_sharding_constraint(result, self.out_shardings)
+
+    def constrained(self, leaves: Sequence[Any], given: tuple[list[Any], list[Any]]) -> list[Any]:
+        """The arguments' leaves as they come in, then as the function wants them."""
+        result = []
+        for leaf, first, second in zip(leaves, *given, strict=True):
+            for sharding in (first, second):
+                if sharding is not None:
+                    leaf = _laid_out(leaf, sharding)
+            result.append(leaf)
+        return result
+
+    def called(self, structure: Any, leaves: Sequence[Any], notes: Annotations) -> Any:
+        """The function on arguments given by their leaves."""
+        args, kwargs = unflatten(structure, [leaf.value if isinstance(leaf, _Static) else leaf for leaf in leaves])
+        token = _annotations.set(notes)
+        try:
+            result = self.function(*args, **kwargs)
+        finally:
+            _annotations.reset(token)
+        notes.check()
+        return result
+
     def _key(self, leaves: Sequence[Any], structure: Any) -> Any:
-        parts: list[Any] = [structure, is_strict(), current_policy()]
+        parts: list[Any] = [structure, is_strict(), current_policy(), self.mesh or current_mesh()]
         for leaf in leaves:
             kind = type(leaf)
             if kind is Array:
                 parts += (leaf._layout, leaf._dtype)
             elif kind is _Static:
-                parts += (_Static, type(leaf.value), leaf.value)
-            elif isinstance(leaf, Array):
-                parts.append(id(leaf))
+                parts.append((_Static, _token(leaf.value)))
             elif _is_dynamic(leaf):
-                parts += (tuple(leaf.shape), leaf.dtype, self.mesh or current_mesh())
+                parts += (tuple(leaf.shape), leaf.dtype)
             else:
-                parts += (kind, leaf)
+                parts.append(_token(leaf))
         return tuple(parts)
 
     def _refuse_unhashable(self, leaves: Sequence[Any], structure: Any) -> None:
-        paths = paths_of(optree.tree_unflatten(structure, list(leaves)))
+        paths = paths_of(unflatten(structure, list(leaves)))
         for path, leaf in zip(paths, leaves, strict=True):
             value = leaf.value if isinstance(leaf, _Static) else leaf
-            if not _is_dynamic(value) and value.__hash__ is None:
-                name = _name(self.parameters, path)
-                raise ProgramError(
-                    f"{self.__name__}: the static argument {name!r} is a {type(value).__name__}, which can't be hashed, so "
-                    f"calls can't be told apart. Give a tuple instead of a list, or an array."
-                )
+            if (_is_dynamic(value) and not isinstance(leaf, _Static)) or _hashable(_token(value)):
+                continue
+            name = _name(self.parameters, path)
+            raise ProgramError(
+                f"{self.__name__}: the static argument {name!r} is a {type(value).__name__}, which can't be hashed, so "
+                f"calls can't be told apart. Give a tuple instead of a list, or an array that is not static."
+            )
 
     def _mesh(self, leaves: Sequence[Any]) -> Mesh:
         meshes = [leaf.mesh for leaf in leaves if isinstance(leaf, Array)]
@@ -311,11 +346,18 @@ class SJIT:
                 f"{self.__name__}: no argument is an Array, and there is no mesh. Give sjit(fn, mesh=…), or write `with mesh:` "
                 f"around the call."
             )
+        for other in meshes:
+            if other != mesh:
+                raise ProgramError(
+                    f"{self.__name__}: a program is on one mesh, {mesh}, and an argument is on {other}. Reshard it first."
+                )
         return mesh
 
-    def _give_away(self, args: tuple[Any, ...]) -> None:
+    def _give_away(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for at in self._donated:
-            for leaf in optree.tree_leaves(args[at]) if at < len(args) else ():
+            name = self.parameters[at] if at < len(self.parameters) else ""
+            given = args[at] if at < len(args) else kwargs.get(name)
+            for leaf in flatten(given)[0]:
                 if isinstance(leaf, Array):
                     leaf.give_away(f"argument {at} of {self.__name__}")
 
@@ -323,12 +365,11 @@ class SJIT:
         """The program for arguments of this kind, without running it."""
         wrapped, named = self._wrapped(args, kwargs)
         leaves, structure = flatten((wrapped, named))
-        found = self._found(leaves, structure, wrapped, named)
-        if found is None:
+        if any(isinstance(leaf, Traced) for leaf in leaves):
             raise TraceError(
                 f"{self.__name__}.lower: an argument stands for a value of a program that is being traced."
             )
-        return found
+        return self._found(leaves, structure, wrapped, named)
 
     def cache_size(self) -> int:
         """For how many kinds of arguments there is a program."""
@@ -338,9 +379,11 @@ class SJIT:
         """A method: the program of one object, whose arguments are those after `self`."""
         if instance is None:
             return self
-        if instance not in self._bound:
-            self._bound[instance] = SJIT(self.function.__get__(instance), self._options)
-        return self._bound[instance]
+        kept = getattr(instance, "__dict__", {})  # an object keeps its own programs, and takes them along when it goes
+        name = f"__sjit_{self.__name__}_{id(self)}"
+        if name not in kept:
+            kept[name] = SJIT(self.function.__get__(instance), self._options)
+        return kept[name]
 
     # -- shardings of arguments -----------------------------------------------------------------------------------------
 
@@ -348,11 +391,15 @@ class SJIT:
         """For each leaf of the arguments where it comes in, and where the function wants it."""
         results: list[list[Any]] = []
         for what in ("in_shardings", "args_sharding_constraint"):
+            rule = getattr(self, what)
+            if isinstance(rule, ShardingRule):  # for all arguments together: a pattern need not match in each
+                results.append(resolved(rule, (args, kwargs), mesh, what))
+                continue
             rules, named = self._per_argument(getattr(self, what), args, kwargs, what)
             found: list[Any] = []
             for at, (rule, x) in enumerate(zip(rules, args, strict=True)):
                 found += resolved(rule, x, mesh, f"{what}, argument {at}")
-            for name in sorted(kwargs):  # as trees order them
+            for name in kwargs:
                 found += resolved(named.get(name), kwargs[name], mesh, f"{what}, {name}")
             results.append(found)
         return results[0], results[1]
@@ -401,6 +448,7 @@ def sjit(
     - Shardings are a `P`, a `Sharding`, a rule of `shardwright.rules`, a tree of those, or None for "inferred"; for
       arguments one for all, or a tuple (or a mapping from names) with one each. Arrays that come otherwise are resharded.
     - Numbers, strings, functions and whatever else is no array are static: part of the key under which programs are kept.
+    - Inside, `x += 1` changes the function's own variable; arrays from outside can't be changed while it is traced.
     - `args_sharding_constraint` reshards arguments once more, inside; `annotation_shardings` says what the names of
       `with_sharding_annotation` stand for; arrays of donated arguments can't be read afterwards.
     """

@@ -11,25 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import optree
 
 from shardwright.errors import ShardingError
 from shardwright.mesh import Mesh
 from shardwright.sharding import P, Sharding
+from shardwright.trees import flatten, paths_of, prefix, structure_of, unflatten
 
 
 def is_array(leaf: Any) -> bool:
     """Whether a leaf has a shape and a dtype."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
-
-
-def paths_of(tree: Any) -> list[str]:
-    """The paths of a tree's leaves, joined with '/'.
-
-    >>> paths_of({"layer": [1, 2], "bias": 3})
-    ['bias', 'layer/0', 'layer/1']
-    """
-    return ["/".join(map(str, path)) for path in optree.tree_paths(tree)]
 
 
 class ShardingRule(abc.ABC):
@@ -44,17 +35,17 @@ class ShardingRule(abc.ABC):
 
     def apply(self, tree: Any, mesh: Mesh | None = None) -> Any:
         """A tree of `P`, None where a leaf is no array."""
-        return optree.tree_unflatten(optree.tree_structure(tree), self.specs(tree, mesh))
+        return unflatten(structure_of(tree), self.specs(tree, mesh))
 
     def specs(self, tree: Any, mesh: Mesh | None = None) -> list[P | None]:
         """The same for each leaf, in order."""
-        pairs = list(zip(paths_of(tree), optree.tree_leaves(tree), strict=True))
+        pairs = list(zip(paths_of(tree), flatten(tree)[0], strict=True))
         self.check([path for path, leaf in pairs if is_array(leaf)])
         return [self.spec(path, leaf, mesh)[0] if is_array(leaf) else None for path, leaf in pairs]
 
     def explain(self, tree: Any, mesh: Mesh | None = None) -> dict[str, str]:
         """For each array's path where it lies, and why."""
-        pairs = zip(paths_of(tree), optree.tree_leaves(tree), strict=True)
+        pairs = zip(paths_of(tree), flatten(tree)[0], strict=True)
         found = {path: self.spec(path, leaf, mesh) for path, leaf in pairs if is_array(leaf)}
         return {path: f"{spec}: {why}" for path, (spec, why) in found.items()}
 
@@ -111,7 +102,7 @@ class TreePathShardingRule(ShardingRule):
 
     >>> rule = TreePathShardingRule(("kernel", P(None, "x")), ("bias", P()))
     >>> rule.apply({"dense": {"kernel": np.ones((2, 2)), "bias": np.ones(2)}})
-    {'dense': {'bias': P(), 'kernel': P(None, 'x')}}
+    {'dense': {'kernel': P(None, 'x'), 'bias': P()}}
 
     A leaf that no pattern matches is an error unless `strict=False`, and a pattern that matches no leaf always is.
     """
@@ -121,6 +112,10 @@ class TreePathShardingRule(ShardingRule):
 
     def check(self, paths: Sequence[str]) -> None:
         for pattern, _ in self.rules:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ShardingError(f"The pattern {pattern!r} is no regular expression: {error}.") from error
             if not any(re.search(pattern, path) for path in paths):
                 raise ShardingError(
                     f"The pattern {pattern!r} matches no leaf. The paths are {_listed(paths)}. Correct or remove it."
@@ -163,28 +158,28 @@ def match_sharding_rule(rule: Any, tree: Any, mesh: Mesh) -> Any:
     {'a': Sharding(Mesh(x=2), P('x'))}
     """
     found = resolved(rule, tree, mesh, "match_sharding_rule")
-    return optree.tree_unflatten(optree.tree_structure(tree), found)
+    return unflatten(structure_of(tree), found)
 
 
 def resolved(rule: Any, tree: Any, mesh: Mesh, what: str) -> list[Sharding | None]:
     """For each leaf of a tree its sharding, or None where nothing is said or the leaf is no array."""
     if rule is None or isinstance(rule, P | Sharding | ShardingRule):
         return _for_all(rule, tree, mesh, what, "")
-    entries, structure = optree.tree_flatten(rule, none_is_leaf=True)
-    if optree.treespec_is_leaf(structure):
-        raise ShardingError(f"{what}: {rule!r} is no P, Sharding, rule, None, or tree of them.")
     try:
-        subtrees = structure.flatten_up_to(tree)
+        entries = prefix(rule, tree)
     except ValueError as error:
+        if not isinstance(rule, dict | list | tuple):
+            raise ShardingError(f"{what}: {rule!r} is no P, Sharding, rule, None, or tree of them.") from error
         raise ShardingError(f"{what}: the tree of shardings does not fit the tree of arrays: {error}") from error
-    names = ["/".join(map(str, path)) for path in optree.tree_paths(rule, none_is_leaf=True)]
-    parts = [_for_all(r, t, mesh, what, name) for r, t, name in zip(entries, subtrees, names, strict=True)]
-    return [sharding for part in parts for sharding in part]
+    found: dict[int, Sharding | None] = {}
+    for entry, name, part, places in entries:
+        found.update(zip(places, _for_all(entry, part, mesh, what, name), strict=True))
+    return [found[at] for at in sorted(found)]
 
 
 def _for_all(rule: Any, tree: Any, mesh: Mesh, what: str, lead: str) -> list[Sharding | None]:
     """One rule for all leaves of a tree."""
-    leaves = optree.tree_leaves(tree)
+    leaves = flatten(tree)[0]
     if isinstance(rule, ShardingRule):
         specs: Sequence[P | Sharding | None] = rule.specs(tree, mesh)
     elif rule is None or isinstance(rule, P | Sharding):

@@ -1,6 +1,10 @@
 """sjit: what it accepts, what it keeps, what it refuses; rules; annotations; the errors of a peer that ours must not have."""
 
+import dataclasses
+import functools
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -268,7 +272,7 @@ def test_paths_choose_and_mistakes_are_listed():
     assert made["dense"]["kernel"].spec == P(None, "model")
     assert made["scale"].spec == P(None)
     with pytest.raises(
-        ShardingError, match=r"The pattern 'kernle' matches no leaf. The paths are 'dense/bias', 'dense/kernel'"
+        ShardingError, match=r"The pattern 'kernle' matches no leaf. The paths are 'dense/kernel', 'dense/bias'"
     ):
         TreePathShardingRule(("kernle", P()), ("bias", P())).apply(tree)
     with pytest.raises(ShardingError, match=r"No pattern of 'kernel' matches the leaf 'dense/bias'"):
@@ -402,3 +406,206 @@ def test_a_model_step_keeps_its_numbers():
     whole = {name: sw.replicate(value, MESH) for name, value in params.items()}
     expected = loss(whole, sw.replicate(X, MESH), sw.replicate(labels, MESH))
     np.testing.assert_allclose(float(step(params, X, labels)), float(expected), rtol=1e-12)
+
+
+# -- cases that were once wrong ---------------------------------------------------------------------------------------
+
+
+def vector():
+    return sw.shard(np.arange(8.0), sw.Mesh(x=4), P("x"))
+
+
+def test_updates_in_place_change_the_functions_own_variables():
+    def plus(x):
+        x += 1
+        return x * 2
+
+    def masked(x):
+        x[x > 3] = 0
+        return x
+
+    assert_same(sw.sjit(plus)(vector()), (np.arange(8.0) + 1) * 2)
+    assert sw.sjit(masked)(vector()).tolist() == [0, 1, 2, 3, 0, 0, 0, 0]
+
+    def body(carry, row):
+        carry += row
+        return carry, None
+
+    table = sw.shard(np.arange(8.0).reshape(4, 2), sw.Mesh(x=4), P(None, "x"))
+    assert sw.sjit(lambda t: sw.scan(body, t[0] * 0, t)[0])(table).tolist() == [12, 16]
+
+    def sums(x):
+        total = snp.zeros(8)
+        for n in range(3):
+            total += x * float(n)
+        return total
+
+    assert_same(sw.sjit(sums)(vector()), np.arange(8.0) * 3)
+
+
+def test_arrays_from_outside_are_not_changed_while_traced():
+    w = vector()
+
+    def fn(x):
+        nonlocal w
+        w += 1
+        return x + w
+
+    with pytest.raises(TraceError, match="comes from outside of the function that is traced"):
+        sw.sjit(fn)(vector())
+    assert_same(w, np.arange(8.0))
+
+
+def test_inner_functions_read_outer_values_first():
+    mesh = sw.Mesh(x=4)
+    a, w = sw.shard(np.arange(16.0).reshape(4, 4), mesh, P("x")), sw.shard(np.eye(4) * 2, mesh, P())
+    for fn in (
+        lambda x, w: sw.scan(lambda c, _: (w @ c, None), x, length=3)[0],
+        lambda x, w: sw.cond(x.sum() > 0, lambda a: w + a, lambda a: a - w, x),
+        lambda x, w: sw.while_loop(lambda c: c.sum() < 1000, lambda c: w + c, x),
+        lambda x, w: sw.scan(
+            lambda c, _: (sw.scan(lambda d, _: (w * 0.5 + d, None), c, length=2)[0], None), x, length=2
+        )[0],
+    ):
+        np.testing.assert_allclose(np.asarray(sw.sjit(fn)(a, w)), np.asarray(fn(a, w)))
+    shown = sw.sjit(lambda x: sw.cond(x.sum() > 0, lambda: snp.sort(snp.exp(x)), lambda: x)).lower(vector()).program
+    assert "sort" not in [node.op for node in shown.nodes]  # only the branch taken runs
+
+
+def test_captured_arrays_are_read_anew_inside_loops():
+    w = sw.shard(np.ones(8), sw.Mesh(x=4), P("x"))
+    step = sw.sjit(lambda x: sw.scan(lambda c, _: (c + w, None), x, length=2)[0])
+    assert_same(step(vector()), np.arange(8.0) + 2)
+    w += 10
+    assert_same(step(vector()), np.arange(8.0) + 22)
+
+
+def test_calls_that_differ_have_programs_of_their_own():
+    mesh = sw.Mesh(x=4)
+    zeros, ones = (sw.shard(np.full(2, v), mesh, P()) for v in (0.0, 1.0))
+    joined = sw.sjit(lambda d: snp.concat(list(d.values())))
+    assert joined({"a": zeros, "b": ones}).tolist() == [0, 0, 1, 1]
+    assert joined({"b": ones, "a": zeros}).tolist() == [1, 1, 0, 0]
+    whole = sw.shard(np.arange(4), mesh, P("x"))
+    scaled = sw.sjit(lambda x, s: x * s[0], static_argnums=1)
+    assert [scaled(whole, s).dtype for s in ((1,), (1.0,))] == [np.int64, np.float64]
+    signed = sw.sjit(lambda x, s: snp.copysign(x, s))
+    assert [float(signed(vector(), s)[1]) for s in (0.0, -0.0)] == [1.0, -1.0]
+    made = sw.sjit(lambda n: snp.ones(n))
+    for other in (mesh, sw.Mesh(x=2, y=2)):
+        with other:
+            assert made(4).mesh == other
+    often = sw.sjit(lambda x, s: x * s)
+    for _ in range(3):
+        often(vector(), float("nan"))
+    assert often.cache_size() == 1
+
+
+def test_branches_may_give_constants_and_numbers_stay_numbers():
+    x = sw.shard(np.arange(8, dtype=np.float32), sw.Mesh(x=4), P("x"))
+    assert float(sw.sjit(lambda x: sw.cond(x.sum() > 0, lambda a: snp.sum(a), lambda a: np.float32(0), x))(x)) == 28
+    assert (
+        sw.sjit(lambda x: sw.cond(x.sum() > 0, lambda x, s: x * s, lambda x, s: x + s, x, 2.0))(x).dtype == np.float32
+    )
+    done = sw.sjit(lambda x: sw.while_loop(lambda c: c[1], lambda c: (c[0] + 1, False), (x, True)))(x)
+    assert_same(done[0], np.arange(8, dtype=np.float32) + 1)
+
+
+def test_a_program_in_a_program_keeps_its_shardings_and_annotations():
+    x = vector()
+    inner = sw.sjit(lambda y: y * 2, out_shardings=P())
+    assert sw.sjit(lambda x: inner(x))(x).sharding.spec == P(None)
+    noted = sw.sjit(lambda y: sw.with_sharding_annotation(y, "h"), annotation_shardings={"h": P()})
+    assert_same(sw.sjit(lambda x: noted(x) * 2)(x), np.arange(8.0) * 2)
+    assert_same(sw.sjit(lambda x: sw.sjit(lambda: x * 2)())(x), np.arange(8.0) * 2)
+
+
+def test_loops_count_as_often_as_they_run():
+    x = sw.shard(np.arange(32.0).reshape(8, 4), sw.Mesh(x=4), P("x"))
+    loop = sw.explain(lambda x: sw.scan(lambda c, _: (c + snp.sum(c, axis=0), None), x, length=10)[0], x)
+
+    def unrolled(x):
+        for _ in range(10):
+            x = x + snp.sum(x, axis=0)
+        return x
+
+    assert loop.total_bytes == sw.explain(unrolled, x).total_bytes > 0
+    assert "scan body × 10: all_reduce x" in str(loop)
+    both = sw.explain(lambda x: sw.cond(x.sum() > 0, lambda y: snp.sum(y), lambda y: snp.sum(y * 2), x), x)
+    inside = [row.bytes for row in both.rows if row.inside]
+    assert both.total_bytes == sum(row.bytes for row in both.rows) - sum(inside) // 2
+
+
+def test_scanning_a_split_table_is_a_gather():
+    table = sw.shard(np.ones((8, 4)), sw.Mesh(x=4), P("x"))
+    step = sw.sjit(lambda t: sw.scan(lambda c, r: (c + r, None), snp.zeros(4), t)[0])
+    assert "scan gathers dim 0 of f64[8@x,4]" in step.lower(table).explain().notes[0]
+    with sw.strict(), pytest.raises(sw.ImplicitGatherError, match="scan gathers dim 0"):
+        step(table)
+
+
+def test_objects_of_any_kind_have_methods():
+    @dataclasses.dataclass
+    class Plain:
+        scale: float
+
+        @sw.sjit
+        def run(self, x):
+            return x * self.scale
+
+    class Slotted:
+        __slots__ = ("scale",)
+
+        @sw.sjit
+        def run(self, x):
+            return x * self.scale
+
+    slotted = Slotted()
+    slotted.scale = 3.0
+    one, other = Plain(2.0), Plain(2.0)
+    other.scale = 4.0
+    assert [float(o.run(vector())[1]) for o in (one, other, slotted)] == [2, 4, 3]
+    gone = weakref.ref(one)
+    del one
+    gc.collect()
+    assert gone() is None
+
+
+def test_values_of_a_program_that_is_over_are_refused():
+    kept = []
+    sw.sjit(lambda x: (kept.append(x), x)[1])(vector())
+    with pytest.raises(TraceError, match="belongs to a program whose tracing is over"):
+        kept[0] + 1
+    with pytest.raises(TraceError, match="belongs to a program whose tracing is over"):
+        sw.sjit(lambda y: y + kept[0])(vector())
+
+
+def test_errors_have_words():
+    add = functools.partial(lambda a, b: a + b, 2)
+    assert_same(sw.sjit(add)(vector()), np.arange(8.0) + 2)
+    with pytest.raises(ProgramError, match="static_argnums: 7 is no argument"):
+        sw.sjit(add, static_argnums=7)
+    for value in (np.ones(2), ([1],)):
+        with pytest.raises(ProgramError, match=r"static argument 's' is a \w+, which can't be hashed"):
+            sw.sjit(lambda x, s: x, static_argnums=1)(vector(), value)
+    with pytest.raises(ProgramError, match="in xs has no rows"):
+        sw.scan(lambda c, r: (c, r), vector(), [1, 2])
+    with pytest.raises(ShardingError, match="is no regular expression"):
+        TreePathShardingRule(("(", P())).apply({"a": np.ones(4)})
+    with pytest.raises(sw.errors.OperationError, match=r"update works on the whole tensor .* Write it with where"):
+        sw.sjit(lambda x: x.__setitem__(slice(1, 3), 2.0))(vector())
+    with pytest.raises(ProgramError, match="a program is on one mesh"):
+        sw.sjit(lambda a, b: (a, b))(vector(), sw.shard(np.ones(8), sw.Mesh(y=2), P("y")))
+
+
+def test_small_things():
+    rule = TreePathShardingRule(("w", P("model")), ("b", P()), strict=False)
+    step = sw.sjit(lambda p, t: t @ p["w"] + p["b"], mesh=MESH, in_shardings=rule)
+    assert_same(step({"w": np.ones((8, 4)), "b": np.ones(4)}, np.ones((2, 8))), np.full((2, 4), 9.0))
+    ones = sw.sjit(lambda x: np.ones(3))
+    ones(vector())[0] = 99
+    assert ones(vector())[0] == 1
+    given = vector()
+    sw.sjit(lambda a: a + 1, donate_argnums=0)(a=given)
+    with pytest.raises(ArrayError, match="was donated"):
+        np.asarray(given)

@@ -17,6 +17,7 @@ SOURCE = Path(sw.__file__).parent
 # A module may import those on its own line and above, never those below.
 LAYERS = [
     ["errors"],
+    ["trees"],
     ["mesh"],
     ["sharding"],
     ["collectives"],
@@ -39,6 +40,7 @@ LAYERS = [
     ["program"],
     ["explain"],
     ["jit"],
+    ["ttnn"],
     ["viz"],
     ["demo"],
     ["__init__"],

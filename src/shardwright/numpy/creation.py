@@ -7,12 +7,12 @@ import numpy as np
 
 from shardwright.array import Array, shard
 from shardwright.auto import placed
-from shardwright.dispatch import apply
+from shardwright.dispatch import apply, lifted
 from shardwright.errors import ArrayError
 from shardwright.lowering import Attrs
 from shardwright.mesh import current_mesh
 from shardwright.numpy.common import array
-from shardwright.numpy.common import arrays as lifted
+from shardwright.numpy.common import arrays as as_arrays
 from shardwright.numpy.elementwise import check_device
 from shardwright.sharding import P, Sharding
 
@@ -22,7 +22,8 @@ Shape = int | Sequence[int]
 
 def _new(host: Any, sharding: Where, device: object, copy: bool = False) -> Array:
     check_device(device)
-    return shard(host, placed(np.shape(host), sharding), copy=copy)
+    result: Array = lifted(shard(host, placed(np.shape(host), sharding), copy=copy))
+    return result
 
 
 def asarray(
@@ -165,7 +166,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
     """Coordinates along the first array in the first result, and so on."""
     if indexing not in ("xy", "ij"):
         raise ArrayError(f"meshgrid: indexing is 'xy' or 'ij', not {indexing!r}.")
-    given = lifted("meshgrid", *arrays)
+    given = as_arrays("meshgrid", *arrays)
     sizes = [x.size for x in given]
     order = list(range(len(given)))
     if indexing == "xy" and len(given) > 1:

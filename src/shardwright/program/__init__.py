@@ -7,7 +7,7 @@ from shardwright.program.partition import is_collective
 from shardwright.program.passes import Fused, peak_bytes, received, steps_of
 from shardwright.program.propagate import Propagation
 from shardwright.program.run import compiled
-from shardwright.program.trace import Trace, Traced, trace
+from shardwright.program.trace import Trace, Traced, current_trace, trace
 
 __all__ = [
     "Fused",
@@ -21,6 +21,7 @@ __all__ = [
     "agree",
     "compiled",
     "cond",
+    "current_trace",
     "is_collective",
     "lower",
     "peak_bytes",

@@ -8,23 +8,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import optree
 
 from shardwright.array import Array
-from shardwright.dispatch import source_line
+from shardwright.dispatch import mind_gathers, source_line
 from shardwright.errors import ProgramError
 from shardwright.lowering import Attrs
 from shardwright.numpy import stack
+from shardwright.plan import gathered_dims, plan_reshard
 from shardwright.program.lower import lower
 from shardwright.program.node import Node, Program, Type
 from shardwright.program.partition import Partitioner, is_collective, moved
 from shardwright.program.run import compiled, layout
 from shardwright.program.trace import Trace, Traced, current_trace, trace
 from shardwright.sharding import P, Sharding
+from shardwright.trees import flatten, paths_of, structure_of, unflatten
 
 Fn = Callable[..., Any]
-flatten: Any = optree.tree_flatten
-structure_of: Any = optree.tree_structure
 
 
 class Part:
@@ -34,7 +33,7 @@ class Part:
         made: dict[str, Any] = {}
 
         def flat(*leaves: Any) -> list[Any]:
-            outs, made["tree"] = flatten(function(*optree.tree_unflatten(tree, list(leaves))))
+            outs, made["tree"] = flatten(function(*unflatten(tree, list(leaves))))
             return [_as_array(x, outer) for x in outs]
 
         self.program, inner = trace(flat, types, outer.mesh, names)
@@ -53,7 +52,7 @@ def _as_array(x: Any, outer: Trace) -> Any:
 
 def _leaves(tree: Any, outer: Trace) -> tuple[list[Any], Any, list[str]]:
     leaves, structure = flatten(tree)
-    names = ["/".join(map(str, path)) or "carry" for path in optree.tree_paths(tree)]
+    names = [path or "carry" for path in paths_of(tree)]
     return [_as_array(x, outer) for x in leaves], structure, names
 
 
@@ -69,7 +68,7 @@ def _same_tree(what: str, a: Any, b: Any, types: Sequence[Type], others: Sequenc
     if a != b:
         raise ProgramError(f"{what} give different trees: {a} and {b}. Give the same structure from both.")
     for at, (one, other) in enumerate(zip(types, others, strict=True)):
-        if one != other:
+        if one[:2] != other[:2]:
             name = names[at] if at < len(names) else f"result {at}"
             raise ProgramError(f"{what}: {name!r} is {one} on one side and {other} on the other. Make both alike.")
 
@@ -88,9 +87,25 @@ def cond(pred: Any, true_fn: Fn, false_fn: Fn, *operands: Any) -> Any:
         return true_fn(*operands) if bool(pred) else false_fn(*operands)
     if pred.shape != ():
         raise ProgramError(f"cond: the condition has shape {pred.shape}; it must be one boolean.")
-    leaves, tree, names = _leaves(operands, outer)
+    given, structure = flatten(operands)
+    places = [
+        at for at, x in enumerate(given) if isinstance(x, Array | np.ndarray | np.generic)
+    ]  # numbers stay what they are
+    leaves = [_as_array(given[at], outer) for at in places]
+    names = [paths_of(operands)[at] for at in places]
+
+    def with_numbers(fn: Fn) -> Fn:
+        def run(*values: Any) -> Any:
+            filled = list(given)
+            for at, value in zip(places, values, strict=True):
+                filled[at] = value
+            return fn(*unflatten(structure, filled))
+
+        return run
+
     types = [Type(x.shape, x.dtype) for x in leaves]
-    yes, no = (Part(fn, tree, types, names, outer) for fn in (true_fn, false_fn))
+    flat = structure_of(tuple(leaves))
+    yes, no = (Part(with_numbers(fn), flat, types, names, outer) for fn in (true_fn, false_fn))
     _same_tree("cond: the branches", yes.tree, no.tree, yes.types, no.types, ())
     captured = [*yes.captured, *no.captured]
     count = len(leaves)
@@ -119,7 +134,7 @@ def cond(pred: Any, true_fn: Fn, false_fn: Fn, *operands: Any) -> Any:
     made = _step(
         outer, "cond", [pred, *leaves, *captured], yes.types, {"true": yes.program, "false": no.program}, lowering
     )
-    return optree.tree_unflatten(yes.tree, made)
+    return unflatten(yes.tree, made)
 
 
 def _settled(node: Node) -> Sharding:
@@ -145,7 +160,7 @@ def while_loop(cond_fn: Fn, body_fn: Fn, init: Any) -> Any:
         return value
     leaves, tree, names = _leaves(init, outer)
     types = [Type(x.shape, x.dtype) for x in leaves]
-    wrapped = structure_of((optree.tree_unflatten(tree, leaves),))
+    wrapped = structure_of((unflatten(tree, leaves),))
     test, body = (Part(fn, wrapped, types, names, outer) for fn in (cond_fn, body_fn))
     _same_tree("while_loop: what goes in and what comes out", tree, body.tree, types, body.types, names)
     if len(test.types) != 1 or test.types[0].shape != ():
@@ -176,7 +191,7 @@ def while_loop(cond_fn: Fn, body_fn: Fn, init: Any) -> Any:
 
     how = {"condition": test.program, "body": body.program}
     made = _step(outer, "while", [*leaves, *body.captured, *test.captured], body.types, how, lowering)
-    return optree.tree_unflatten(tree, made)
+    return unflatten(tree, made)
 
 
 def scan(body: Fn, init: Any, xs: Any = None, length: int | None = None) -> Any:
@@ -185,6 +200,9 @@ def scan(body: Fn, init: Any, xs: Any = None, length: int | None = None) -> Any:
     >>> scan(lambda total, _: (total + 1, None), 0, length=3)
     (3, None)
     """
+    for x in flatten(xs)[0]:
+        if not getattr(x, "shape", ()):
+            raise ProgramError(f"scan: {x!r} in xs has no rows. Give arrays with a leading dim, one row a round.")
     sizes = {x.shape[0] for x in flatten(xs)[0]} | ({length} if length is not None else set())
     if len(sizes) != 1:
         raise ProgramError(
@@ -199,7 +217,7 @@ def scan(body: Fn, init: Any, xs: Any = None, length: int | None = None) -> Any:
     types = [Type(x.shape, x.dtype) for x in leaves]
     each = [Type(x.shape[1:], x.dtype) for x in rows]
     row_names = [f"row of xs {i}" for i in range(len(rows))]
-    pair = structure_of((optree.tree_unflatten(tree, leaves), optree.tree_unflatten(row_tree, rows)))
+    pair = structure_of((unflatten(tree, leaves), unflatten(row_tree, rows)))
     part = Part(body, pair, [*types, *each], [*names, *row_names], outer)
     new_tree, y_tree = _halves(part.tree)
     count = len(leaves)
@@ -209,7 +227,7 @@ def scan(body: Fn, init: Any, xs: Any = None, length: int | None = None) -> Any:
 
     def lowering(partitioner: Partitioner, node: Node) -> Node:
         values = [partitioner.made[x] for x in node.nodes]
-        whole = [moved(partitioner.graph, x, _rows_whole(x), node.source) for x in values[count : count + n_rows]]
+        whole = [_all_rows(partitioner, x, node.source) for x in values[count : count + n_rows]]
         slices = [_sliced(x) for x in whole]
         given = [*values[:count], *slices, *values[count + n_rows :]]
         carried, shardings, final, more = _loop_body(partitioner, part.program, given, count, count + n_rows, names)
@@ -238,34 +256,47 @@ def scan(body: Fn, init: Any, xs: Any = None, length: int | None = None) -> Any:
             return made[0] if len(made) == 1 else made
 
         types = [*(Type(t.shape, t.dtype, s) for t, s in zip(part.types[:count], shardings, strict=True)), *stacked]
-        how = {"body": final, "run": run}
+        how = {"body": final, "run": run, "rounds": rounds}
         return partitioner.graph.add("scan", [*carried, *whole, *more], types, node.attrs, node.source, how)
 
     made = _step(outer, "scan", [*leaves, *rows, *part.captured], made_types, {"body": part.program}, lowering)
-    return optree.tree_unflatten(tree, made[:count]), optree.tree_unflatten(y_tree, made[count:])
+    return unflatten(tree, made[:count]), unflatten(y_tree, made[count:])
 
 
 def _scan_now(body: Fn, carry: Any, xs: Any, rounds: int) -> Any:
     rows, row_tree = flatten(xs)
     ys = []
     for at in range(rounds):
-        carry, y = body(carry, optree.tree_unflatten(row_tree, [x[at] for x in rows]))
+        carry, y = body(carry, unflatten(row_tree, [x[at] for x in rows]))
         ys.append(y)
     if not ys:
         return carry, None
     columns = zip(*(flatten(y)[0] for y in ys), strict=True)
     join = [stack(list(c)) if isinstance(c[0], Array) else np.stack(c) for c in columns]
-    return carry, optree.tree_unflatten(flatten(ys[0])[1], join)
+    return carry, unflatten(flatten(ys[0])[1], join)
 
 
 def _halves(tree: Any) -> tuple[Any, Any]:
     """The trees of a (carry, y) pair."""
-    children = optree.treespec_children(tree)
+    children = tree.children()
     if len(children) != 2:
         raise ProgramError(
             f"scan: the body gives {len(children)} values; it must give a pair (carry, y), y None if there is none."
         )
     return children[0], children[1]
+
+
+def _all_rows(partitioner: Partitioner, node: Node, source: str) -> Node:
+    """A table with all rows on every device; gathering them is something to mind."""
+    there = _rows_whole(node)
+    assert node.type.sharding is not None
+    dims = gathered_dims(node.type.sharding, there)
+    if 0 in dims:
+        plan = plan_reshard(node.type.shape, node.type.dtype, there.mesh, node.type.sharding, there)
+        gathers = [("scan", f"{node.type} on {there.mesh}", dims, plan.bytes_received)]
+        mind_gathers(gathers)
+        partitioner.notes.append(f"scan gathers dim 0 of {node.type}: {plan.bytes_received:,} B ({source})")
+    return moved(partitioner.graph, node, there, source)
 
 
 def _rows_whole(node: Node) -> Sharding:

@@ -38,7 +38,7 @@ class Node:
     `how` is what running it needs: the plan of an operation, the step of a collective, the programs of a loop.
     """
 
-    __slots__ = ("attrs", "how", "inputs", "number", "op", "source", "types")
+    __slots__ = ("attrs", "how", "inputs", "nodes", "number", "op", "source", "types")
 
     def __init__(
         self,
@@ -52,16 +52,12 @@ class Node:
     ) -> None:
         self.number, self.op, self.inputs, self.attrs = number, op, inputs, attrs
         self.types, self.source, self.how = types, source, how
+        self.nodes: tuple[Node, ...] = tuple(x for x in inputs if isinstance(x, Node))  # the operands that are nodes
 
     @property
     def type(self) -> Type:
         """The type of the only result."""
         return self.types[0]
-
-    @property
-    def nodes(self) -> tuple["Node", ...]:
-        """The operands that are nodes."""
-        return tuple(x for x in self.inputs if isinstance(x, Node))
 
     def __repr__(self) -> str:
         return f"%{self.number} = {self.op}: {', '.join(map(str, self.types))}"

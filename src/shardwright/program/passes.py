@@ -16,6 +16,7 @@ from shardwright.program.node import Graph, Node, Program, Type
 from shardwright.program.partition import collective, is_collective
 from shardwright.sharding import Sharding, layout_of
 
+WIDEST = 64  # nodes that are ready and looked at when the next is chosen
 SMALL = 256 * 1024  # bytes of a shard: reductions below share one message
 REDUCING = {"add": "sum", "subtract": "sum", "maximum": "max", "minimum": "min"}
 
@@ -229,7 +230,7 @@ def _greedy(program: Program) -> list[Node]:
     ready = [node for node in program.nodes if not waits[node]]
     order: list[Node] = []
     while ready:
-        best = min(ready, key=lambda node: (_growth(node, left), node.number)) if len(ready) > 1 else ready[0]
+        best = min(ready[:WIDEST], key=lambda node: (_growth(node, left), node.number)) if len(ready) > 1 else ready[0]
         ready.remove(best)
         order.append(best)
         for x in set(best.nodes):

@@ -34,25 +34,43 @@ class Traced(Array):
 
     def record(self, name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
         """Write an operation down."""
-        return self.trace.record(name, operands, attrs)
+        return self.recorder().record(name, operands, attrs)
+
+    def recorder(self) -> "Trace":
+        """The function that is being traced now: the one this value belongs to, or one inside it."""
+        now = current_trace()
+        at = now
+        while at is not None:
+            if at is self.trace:
+                assert now is not None
+                return now
+            at = at.parent
+        raise TraceError(
+            f"{self.node.type} belongs to a program whose tracing is over: it was kept by something outside. Return it from "
+            f"the function instead."
+        )
 
     def reshard(self, target: "Sharding | P", *, allow_device_permutation: bool = False) -> Any:
         """A constraint: from here on the value lies as the target says."""
         sharding = target if isinstance(target, Sharding) else Sharding(self.mesh, target)
-        return self.trace.constrained(self, sharding, "reshard")
+        return self.recorder().constrained(self, sharding, "reshard")
 
     def whole(self) -> Any:
         """The same value with its reduction done, if one is left to do."""
-        return self.trace.value(self.trace.graph.add("reduced", (self.node,), (self.node.type,), source=source_line()))
+        now = self.recorder()
+        node = now.node_of(self)
+        return now.value(now.graph.add("reduced", (node,), (node.type,), source=source_line()))
 
     def again(self) -> Any:
         """Another variable with the same value."""
-        return self.trace.value(self.node)
+        now = self.recorder()
+        return now.value(now.node_of(self))
 
     def become(self, other: Held) -> None:
-        """Take another's value."""
-        node = self.trace.node_of(other)
-        self.node, self._layout, self._dtype = node, self.trace.layout(node.type.shape), node.type.dtype
+        """Take another's value: the function's own variable changes, nobody's outside."""
+        now = self.recorder()
+        node = now.node_of(other)
+        self.node, self.trace, self._layout, self._dtype = node, now, now.layout(node.type.shape), node.type.dtype
 
     @property
     def data(self) -> NDArray[Any]:
@@ -90,8 +108,9 @@ class Trace:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh, self.graph = mesh, Graph()
+        self.parent = current_trace()
         self.constants: dict[Node, Array] = {}
-        self.captured: dict[Node, Traced] = {}  # inputs of an inner trace -> values of an outer one
+        self.captured: dict[Node, Array] = {}  # inputs of an inner trace -> values from outside
         self._layouts: dict[tuple[int, ...], Layout] = {}
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
@@ -118,20 +137,32 @@ class Trace:
     def node_of(self, x: Any) -> Any:
         """The node of a value; arrays that are known become constants, numbers stay."""
         if isinstance(x, Traced):
+            x.recorder()  # refuses values of programs that are over
             if x.trace is self:
                 return x.node
-            node = self.graph.add("input", (), (x.node.type,), key=("captured", id(x.node)))
-            self.captured[node] = x
-            return node
+            return self._capture(x, id(x.node))
         if not isinstance(x, Array):
             return x
         if x.mesh != self.mesh:
             raise TraceError(
                 f"A program on {self.mesh} reads {x.summary()}, which is on another mesh. Reshard it first."
             )
+        if self.parent is not None:  # the outermost function holds it, and reads it anew at every call
+            return self._capture(x, id(x))
         node = self.graph.add("constant", (), (Type(x.shape, x.dtype, x.sharding),), key=id(x))
         self.constants[node] = x
         return node
+
+    def _capture(self, x: Array, key: int) -> Node:
+        """The input that stands for a value from outside; as that value is now, whatever its variable becomes."""
+        node = self.graph.add("input", (), (Type(x.shape, x.dtype),), key=("captured", key))
+        if node not in self.captured:
+            self.captured[node] = x.trace.value(x.node) if isinstance(x, Traced) else x
+        return node
+
+    def lift(self, x: Array) -> "Traced":
+        """An array that the function makes itself, as a value of its program."""
+        return self.value(self.node_of(x))
 
     def record(self, name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
         """An operation of the table."""
@@ -177,16 +208,17 @@ def trace(
     """The program of a function from arrays, one per type, to a flat sequence of arrays and numbers."""
     made = Trace(mesh)
     inputs = [made.input(i, t.shape, t.dtype) for i, t in enumerate(types)]
+    nodes = [x.node for x in inputs]  # x += 1 gives a variable another
     token = _current.set(made)
     try:
-        with mesh, tracing(made.make):
+        with mesh, tracing(made):
             outputs = [made.node_of(x) for x in function(*inputs)]
     finally:
         _current.reset(token)
     captured = list(made.captured)
     program = Program(
         mesh,
-        [*(x.node for x in inputs), *captured],
+        [*nodes, *captured],
         outputs,
         [*names, *(f"captured {i}" for i in range(len(captured)))],
         made.constants,

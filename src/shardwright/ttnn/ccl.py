@@ -1,0 +1,111 @@
+"""Collectives on a mesh, along one of its axes (`cluster_axis`) or over all its devices. Topology and links change no result."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from shardwright.collectives import AllGather, AllReduce, AllSlice, AllToAll, Broadcast, Collective, ReduceScatter
+from shardwright.errors import CollectiveError, ShardingError
+from shardwright.per_device import PerDevice
+from shardwright.sharding import Sharding
+from shardwright.ttnn.errors import fatal
+from shardwright.ttnn.tensors import Tensor
+from shardwright.ttnn.watch import note
+
+
+def _axes(tensor: Tensor, cluster_axis: int | None) -> tuple[str, ...]:
+    names = tensor.mesh.axis_names
+    if cluster_axis is None:
+        return names
+    if not -len(names) <= cluster_axis < len(names):
+        raise fatal(f"Invalid cluster_axis {cluster_axis}", f"The mesh has axes 0 to {len(names) - 1}.")
+    return (names[cluster_axis],)
+
+
+def _run(tensor: Tensor, collective: Collective) -> Tensor:
+    """Run a collective; the result's placement is known if the operand's was one that the collective speaks of."""
+    made = tensor.value.apply_collective(collective)
+    note(collective.name, tensor)
+    sharding, shape = _placement(tensor, collective)
+    return tensor.like(made, sharding, shape)
+
+
+def _placement(tensor: Tensor, collective: Collective) -> tuple[Sharding | None, tuple[int, ...] | None]:
+    sharding, shape = tensor.sharding, tensor._global
+    if sharding is None or shape is None:
+        return None, None
+    try:
+        bound = collective.bind(tensor.mesh, shape, tensor.value.dtype, uneven=True)
+        return bound.on(sharding, shape), shape
+    except (CollectiveError, ShardingError):
+        pass
+    if any(axis in sharding.axes for axis in collective.axes):
+        return None, None
+    if isinstance(collective, AllReduce | Broadcast):  # all members have the same before and after
+        return sharding, shape
+    if isinstance(collective, AllGather):
+        dim = collective.dim % len(shape)
+        group = tensor.mesh.axis_size(collective.axes)
+        grown = tuple(n * group if d == dim else n for d, n in enumerate(shape))
+        return (sharding if not sharding.dims[dim] else None), grown
+    return None, None
+
+
+def all_gather(tensor: Tensor, dim: int, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
+    """Every device gets its group's tensors joined along a dim."""
+    return _run(tensor, AllGather(_axes(tensor, cluster_axis), dim))
+
+
+def all_reduce(tensor: Tensor, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
+    """Every device gets the sum of its group's tensors."""
+    return _run(tensor, AllReduce(_axes(tensor, cluster_axis)))
+
+
+def reduce_scatter(tensor: Tensor, dim: int, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
+    """Every device gets its piece, along a dim, of the sum of its group's tensors."""
+    return _run(tensor, ReduceScatter(_axes(tensor, cluster_axis), dim))
+
+
+def mesh_partition(tensor: Tensor, dim: int, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
+    """Every device keeps its piece of a dim of its own tensor."""
+    return _run(tensor, AllSlice(_axes(tensor, cluster_axis), dim))
+
+
+def all_to_all(tensor: Tensor, in_dim: int, out_dim: int, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
+    """Pieces of `in_dim` go to the members of the group, which join what they get along `out_dim`."""
+    return _run(tensor, AllToAll(_axes(tensor, cluster_axis), in_dim, out_dim))
+
+
+def broadcast(
+    tensor: Tensor, sender_coord: Sequence[int], *, cluster_axis: int | None = None, **ignored: Any
+) -> Tensor:
+    """Every device of a group gets the tensor of the one at the sender's place."""
+    axes = _axes(tensor, cluster_axis)
+    place = dict(zip(tensor.mesh.axis_names, tuple(sender_coord), strict=True))
+    return _run(tensor, Broadcast(axes, tuple(place[axis] for axis in axes)))
+
+
+def all_broadcast(tensor: Tensor, *, cluster_axis: int | None = None, **ignored: Any) -> list[Tensor]:
+    """For each member of a group its tensor, on all members."""
+    axes = _axes(tensor, cluster_axis)
+    sizes = [tensor.mesh.axis(axis).size for axis in axes]
+    made = []
+    for number in range(tensor.mesh.axis_size(axes)):
+        root, left = [], number
+        for size in reversed(sizes):
+            left, at = divmod(left, size)
+            root.append(at)
+        made.append(_run(tensor, Broadcast(axes, tuple(reversed(root)))))
+    return made
+
+
+def point_to_point(
+    tensor: Tensor, sender_coord: Sequence[int], receiver_coord: Sequence[int], **ignored: Any
+) -> Tensor:
+    """The receiver gets the sender's tensor; all others keep their own."""
+    mesh = tensor.mesh
+    here, there = (mesh.position(mesh.index(tuple(c))) for c in (sender_coord, receiver_coord))
+    values = list(tensor.value.values())
+    values[there] = values[here]
+    note("point_to_point", tensor)
+    same = tensor.sharding is not None and tensor.sharding.is_replicated
+    return tensor.like(PerDevice(mesh, values), tensor.sharding if same else None, tensor._global if same else None)

@@ -1,0 +1,116 @@
+"""The multi-device checklist as a tool: watch a run, and say which of its seven points were kept, with the line of code."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardwright.ttnn.devices import MeshDevice
+from shardwright.ttnn.mapping import ConcatMesh2dToTensor, ConcatMeshToTensor, ListMeshToTensor
+from shardwright.ttnn.tensors import Tensor
+from shardwright.ttnn.watch import watchers
+
+POINTS = (
+    "mesh device opened with the right shape",
+    "weights replicated to all devices",
+    "inputs sharded along the batch",
+    "batch divisible by the devices",
+    "outputs gathered with a fitting composer",
+    "all devices synchronized before results are read",
+    "mesh device closed",
+)
+
+
+@dataclass
+class Point:
+    """One point of the list: kept, broken, or None if the run never came to it."""
+
+    name: str
+    kept: bool | None = None
+    why: str = ""
+    line: str = ""
+
+    def __str__(self) -> str:
+        mark = {True: "[x]", False: "[!]", None: "[ ]"}[self.kept]
+        return f"{mark} {self.name}{f': {self.why}' if self.why else ''}{f' ({self.line})' if self.line else ''}"
+
+
+class Checklist:
+    """Watches what happens on a mesh between `with` and the block's end; `shape` is the one that is meant.
+
+    Weights are tensors that go whole to every device, inputs those that are cut: a run with both keeps points two and three.
+    """
+
+    def __init__(self, mesh_device: MeshDevice, shape: Any = None) -> None:
+        self.device = mesh_device
+        self.points = [Point(name) for name in POINTS]
+        wanted = tuple(shape) if shape is not None else None
+        self._say(0, wanted in (None, tuple(mesh_device.shape)), f"{mesh_device.shape}")
+
+    def __enter__(self) -> "Checklist":
+        watchers.append(self._watch)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        watchers.remove(self._watch)
+        self.finish()
+
+    def finish(self) -> "Checklist":
+        """Look at what can only be told at the end."""
+        for at, why in ((1, "no tensor was replicated"), (2, "no tensor was sharded"), (4, "nothing was read back")):
+            if self.points[at].kept is None:
+                self._say(at, False, why)
+        self._say(
+            6, self.device.closed, "closed" if self.device.closed else "still open: ttnn.close_mesh_device(mesh_device)"
+        )
+        return self
+
+    def _say(self, at: int, kept: bool, why: str, line: str = "") -> None:
+        point = self.points[at]
+        if point.kept is not False:  # what was once broken stays so
+            point.kept, point.why, point.line = kept, why, line
+
+    def _watch(self, what: str, subject: Any, line: str, details: dict[str, Any]) -> None:
+        if not isinstance(subject, Tensor) or subject.mesh.size != self.device.mesh.size:
+            return
+        if what == "from_torch":
+            self._placed(subject, line)
+        elif what == "to_torch":
+            self._read(subject, details.get("composer"), line)
+
+    def _placed(self, tensor: Tensor, line: str) -> None:
+        self.device.synchronized = False
+        sharding = tensor.sharding
+        assert sharding is not None
+        split = [dim for dim, axes in enumerate(sharding.dims) if axes]
+        if not split:
+            self._say(1, True, f"{list(tensor.global_shape)} on every device", line)
+            return
+        self._say(2, split == [0], f"dim {', '.join(map(str, split))} of {list(tensor.global_shape)} is split", line)
+        count, devices = tensor.global_shape[split[0]], sharding.parts(split[0])
+        even = count % devices == 0
+        self._say(3, even, f"{count} over {devices} devices" + ("" if even else ": pad it with ttnn.pad_batch"), line)
+
+    def _read(self, tensor: Tensor, composer: Any, line: str) -> None:
+        self._say(
+            5, self.device.synchronized, "" if self.device.synchronized else "ttnn.synchronize_device comes first", line
+        )
+        sharding = tensor.sharding
+        split = [dim for dim, axes in enumerate(sharding.dims) if axes] if sharding is not None else []
+        fits = composer is None or isinstance(composer, ListMeshToTensor)
+        if isinstance(composer, ConcatMeshToTensor) and composer.flat is not None:
+            fits = not split or [composer.flat % len(tensor.shape)] == split
+        elif isinstance(composer, ConcatMesh2dToTensor):
+            fits = {d % len(tensor.shape) for d in composer.dims or () if d is not None} >= set(split)
+        self._say(4, fits, f"dims {split} are split" if not fits else type(composer).__name__, line)
+
+    @property
+    def kept(self) -> bool:
+        """Whether every point was."""
+        return all(point.kept for point in self.points)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.points))
+
+
+def check(mesh_device: MeshDevice, shape: Any = None) -> Checklist:
+    """The checklist for a mesh: `with ttnn.check(mesh_device) as list: …`, then `print(list)`."""
+    return Checklist(mesh_device, shape)

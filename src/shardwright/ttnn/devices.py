@@ -1,0 +1,348 @@
+"""Mesh devices: opened on a system of virtual chips, seen through submeshes, closed again."""
+
+import contextlib
+import math
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from shardwright.mesh import Link, Mesh
+from shardwright.ttnn.errors import fatal
+
+SYSTEMS = {"n150": (1, 1), "n300": (1, 2), "t3k": (2, 4), "galaxy": (8, 4)}
+DRAM_VIEWS = 12  # of a Wormhole chip
+DRAM_BYTES, L1_BYTES = 12 * 2**30, 64 * 1464 * 1024  # of a chip: 12 views of 1 GiB; 64 cores of 1464 KiB
+
+
+class MeshShape:
+    """The sizes of a mesh: `MeshShape(1, 2)`, `MeshShape([2, 4])`.
+
+    >>> MeshShape(1, 2), MeshShape([2, 4]).mesh_size()
+    (MeshShape([1, 2]), 8)
+    """
+
+    def __init__(self, *sizes: Any) -> None:
+        given = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+        self.sizes = tuple(int(n) for n in given)
+
+    def dims(self) -> int:
+        """How many sizes there are."""
+        return len(self.sizes)
+
+    def mesh_size(self) -> int:
+        """How many devices."""
+        return math.prod(self.sizes)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, at: int) -> int:
+        return self.sizes[at]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MeshShape | tuple | list) and tuple(other) == self.sizes
+
+    def __hash__(self) -> int:
+        return hash(self.sizes)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self.sizes)})"
+
+
+class MeshCoordinate(MeshShape):
+    """The place of a device in a mesh."""
+
+
+class MeshType(Enum):
+    """How devices along an axis are connected; it sets the links, never the results."""
+
+    Ring = "ring"
+    Line = "line"
+
+
+class FabricConfig(Enum):
+    """What connects the chips of the system."""
+
+    DISABLED = "all_to_all"
+    FABRIC_1D = "line"
+    FABRIC_1D_RING = "ring"
+    FABRIC_2D = "torus"
+
+
+@dataclass(frozen=True, order=True)
+class CoreCoord:
+    """The place, or the number, of cores along x and y."""
+
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class CoreGrid:
+    """A grid of cores."""
+
+    y: int
+    x: int
+
+    @property
+    def num_cores(self) -> int:
+        """How many cores."""
+        return self.x * self.y
+
+
+@dataclass
+class _System:
+    shape: tuple[int, ...] = SYSTEMS["t3k"]
+    link: str = "ring"
+    opened: list[Any] = field(default_factory=list)
+
+
+_system = _System()
+
+
+def set_system(system: str | Sequence[int]) -> None:
+    """The chips there are: "n150", "n300", "t3k" (the usual one), "galaxy", or a shape."""
+    if isinstance(system, str) and system not in SYSTEMS:
+        raise fatal(f"The system {system!r} is unknown", f"Use one of {', '.join(SYSTEMS)}, or a shape.")
+    _system.shape = SYSTEMS[system] if isinstance(system, str) else tuple(int(n) for n in system)
+
+
+def get_num_devices() -> int:
+    """How many chips the system has."""
+    return math.prod(_system.shape)
+
+
+def set_fabric_config(config: FabricConfig, *args: Any, **options: Any) -> None:
+    """How chips are connected, for meshes opened from now on."""
+    _system.link = config.value
+
+
+class MeshDevice:
+    """A grid of chips, or a part of one: what tensors lie on. Made by `open_mesh_device`."""
+
+    def __init__(self, mesh: Mesh, parent: "MeshDevice | None" = None) -> None:
+        self.mesh = mesh
+        self.parent = parent
+        self.closed = False
+        self.synchronized = True
+        self.queues = 1
+        self._children: list[weakref.ref[MeshDevice]] = []
+        self.tensors: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @property
+    def shape(self) -> MeshShape:
+        """Its sizes."""
+        return MeshShape(self.mesh.shape)
+
+    @property
+    def core_grid(self) -> CoreGrid:
+        """The cores of one chip."""
+        return CoreGrid(y=8, x=8)
+
+    def compute_with_storage_grid_size(self) -> CoreCoord:
+        """The cores of one chip that compute and store."""
+        return CoreCoord(8, 8)
+
+    def dram_grid_size(self) -> CoreCoord:
+        """The DRAM views of one chip."""
+        return CoreCoord(DRAM_VIEWS, 1)
+
+    def get_num_devices(self) -> int:
+        """How many chips it has."""
+        return self.mesh.size
+
+    def get_device_ids(self) -> list[int]:
+        """The ids of its chips, row by row."""
+        return list(self.mesh.device_ids)
+
+    def get_device_id(self, coord: Sequence[int]) -> int:
+        """The id of the chip at some coordinates."""
+        return self.mesh.index(tuple(coord))
+
+    def id(self) -> int:
+        """A number of its own."""
+        return id(self)
+
+    def get_submeshes(self) -> list["MeshDevice"]:
+        """The submeshes that are open."""
+        found = (child() for child in self._children)
+        return [child for child in found if child is not None and not child.closed]
+
+    def create_submesh(self, shape: Any, offset: Any = None) -> "MeshDevice":
+        """A rectangle of this mesh; a view of the same chips."""
+        size, start = tuple(shape), tuple(offset) if offset is not None else (0,) * len(tuple(shape))
+        own = self.mesh.shape
+        if len(size) != len(own) or len(start) != len(own):
+            raise fatal(
+                f"Submesh shape {MeshShape(size)} and mesh shape {self.shape} must have the same number of dimensions.",
+                f"Give {len(own)} sizes.",
+            )
+        if any(n < 1 for n in size):
+            raise fatal(
+                f"Invalid submesh shape: ({', '.join(map(str, size))}). All dimensions must be positive.",
+                "Give sizes of at least 1.",
+            )
+        if any(a + n > full or a < 0 for a, n, full in zip(start, size, own, strict=True)):
+            raise fatal(
+                f"Submesh shape {MeshShape(size)} and offset {MeshCoordinate(start)} does not fit within parent mesh "
+                f"({', '.join(map(str, own))}).",
+                "Make it smaller, or begin it earlier.",
+            )
+        return self._child(self.mesh.submesh(size, start))
+
+    def create_submeshes(self, shape: Any) -> list["MeshDevice"]:
+        """The mesh tiled by submeshes of a shape, row by row."""
+        size = tuple(shape)
+        for dim, (full, n) in enumerate(zip(self.mesh.shape, size, strict=True)):
+            if n < 1 or full % n:
+                raise fatal(
+                    f"Shape {self.shape} is not divisible by submesh shape {MeshShape(size)} along dimension {dim}",
+                    f"Choose a size that divides {full}.",
+                )
+        return [self._child(part) for part in self.mesh.submeshes(size)]
+
+    def _child(self, mesh: Mesh) -> "MeshDevice":
+        self.check_open("create a submesh of")
+        child = MeshDevice(mesh, self)
+        self._children.append(weakref.ref(child))
+        return child
+
+    def reshape(self, new_shape: Any) -> None:
+        """The same chips in another grid, in place."""
+        size = tuple(new_shape)
+        if math.prod(size) != self.mesh.size:
+            raise fatal(
+                "New shape must have the same number of devices as current shape",
+                f"{MeshShape(size)} has {math.prod(size)}, the mesh {self.mesh.size}.",
+            )
+        self.mesh = _mesh(size, self.get_device_ids(), next(iter(self.mesh.links.values())).kind)
+
+    def quiesce_devices(self) -> None:
+        """Wait until all chips are done: virtual ones always are."""
+        self.synchronized = True
+
+    def check_open(self, what: str) -> None:
+        """Refuse to use a mesh that is closed."""
+        if self.closed:
+            raise fatal(f"Can't {what} a mesh device that is closed", "Do it before ttnn.close_mesh_device(…).")
+
+    def __repr__(self) -> str:
+        return f"MeshDevice({'x'.join(map(str, self.mesh.shape))} grid, {self.mesh.size} devices)"
+
+
+def _mesh(shape: Sequence[int], ids: Sequence[int], link: str) -> Mesh:
+    names = [f"m{i}" for i in range(len(shape))]
+    return Mesh(dict(zip(names, shape, strict=True)), devices=list(ids), links=Link(link))
+
+
+def open_mesh_device(
+    mesh_shape: Any = None,
+    l1_small_size: int = 0,
+    trace_region_size: int = 0,
+    num_command_queues: int = 1,
+    dispatch_core_config: Any = None,
+    offset: Any = None,
+    physical_device_ids: Sequence[int] = (),
+    worker_l1_size: int = 0,
+    mesh_type: MeshType | None = None,
+) -> MeshDevice:
+    """A mesh of the system's chips: of a shape, or all of them.
+
+    >>> device = open_mesh_device(MeshShape(1, 2))
+    >>> device, device.get_device_ids()
+    (MeshDevice(1x2 grid, 2 devices), [0, 1])
+    >>> close_mesh_device(device)
+    """
+    system = _system.shape
+    total = math.prod(system)
+    if mesh_shape is None and len(physical_device_ids):
+        raise fatal("Mesh shape must be provided when physical device ids are supplied", "Give mesh_shape= too.")
+    shape = tuple(system if mesh_shape is None else mesh_shape)
+    needed = math.prod(shape)
+    if needed > total:
+        raise fatal(
+            f"Requested mesh shape {MeshShape(shape)} requires {needed} devices, but only {total} devices are available in the "
+            f"system mesh {MeshShape(system)}.",
+            "Ask for fewer, or choose a larger system with ttnn.set_system(…).",
+        )
+    ids = (
+        _chips(shape, tuple(offset) if offset is not None else None)
+        if not len(physical_device_ids)
+        else list(physical_device_ids)
+    )
+    device = MeshDevice(_mesh(shape, ids, mesh_type.value if mesh_type is not None else _system.link))
+    device.queues = num_command_queues
+    _system.opened.append(device)
+    return device
+
+
+def _chips(shape: tuple[int, ...], offset: tuple[int, ...] | None) -> list[int]:
+    """The ids of a rectangle of the system, turned if only that fits; of a line or another shape the first ones."""
+    system = _system.shape
+    start = offset or (0,) * len(shape)
+    table = Mesh({f"m{i}": n for i, n in enumerate(system)}).ids()
+    if len(shape) == len(system):
+        for size, turned in ((shape, False), (shape[::-1], True)):
+            if all(a + n <= full for a, n, full in zip(start, size, system, strict=True)):
+                part = table[tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))]
+                return [int(i) for i in (part.T if turned else part).ravel()]
+        if 1 not in shape:
+            raise fatal(
+                f"Requested mesh is too big and is not rotatable: {MeshShape(shape)} on the system {MeshShape(system)}",
+                "Ask for a shape that fits, or one row.",
+            )
+    return [int(i) for i in table.ravel()[: math.prod(shape)]]
+
+
+def close_mesh_device(mesh_device: MeshDevice) -> None:
+    """Close a mesh; its submeshes must be closed before."""
+    open_parts = mesh_device.get_submeshes()
+    if open_parts:
+        raise fatal(
+            f"{mesh_device} has {len(open_parts)} submeshes that are open",
+            "Close submeshes before the mesh they belong to.",
+        )
+    mesh_device.closed = True
+    if mesh_device in _system.opened:
+        _system.opened.remove(mesh_device)
+
+
+@contextlib.contextmanager
+def create_mesh_device(*args: Any, **options: Any) -> Iterator[MeshDevice]:
+    """A mesh for the length of a `with` block."""
+    device = open_mesh_device(*args, **options)
+    try:
+        yield device
+    finally:
+        for part in device.get_submeshes():
+            part.closed = True
+        if not device.closed:
+            close_mesh_device(device)
+
+
+def synchronize_device(device: MeshDevice) -> None:
+    """Wait until a mesh is done."""
+    device.check_open("synchronize")
+    device.synchronized = True
+
+
+synchronize_mesh_device = synchronize_device
+
+
+def the_mesh(given: MeshDevice | None, what: str) -> MeshDevice:
+    """The mesh that is meant: the one given, or the only one open."""
+    if given is not None:
+        given.check_open(f"use {what} on")
+        return given
+    if len(_system.opened) != 1:
+        raise fatal(
+            f"{what} without a mesh device needs exactly one open mesh; {len(_system.opened)} are open",
+            "Name the mesh device.",
+        )
+    only: MeshDevice = _system.opened[0]
+    return only

@@ -1,0 +1,263 @@
+"""Mappers, from a host tensor to shards on a mesh, and composers, back: values that name tensor dims by mesh axes."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from shardwright.sharding import P, Sharding
+from shardwright.ttnn.devices import MeshDevice, MeshShape, the_mesh
+from shardwright.ttnn.errors import fatal
+
+
+@dataclass(frozen=True)
+class PlacementShard:
+    """Along this mesh axis a tensor dim is split."""
+
+    dim: int
+
+
+@dataclass(frozen=True)
+class PlacementReplicate:
+    """Along this mesh axis all devices hold the same."""
+
+
+class Mapper:
+    """Which tensor dim each axis of a mesh splits; None where it replicates."""
+
+    def __init__(
+        self,
+        device: MeshDevice | None,
+        dims: Sequence[int | None] | None,
+        mesh_shape: Any = None,
+        flat: int | None = None,
+    ) -> None:
+        self.device, self.dims, self.flat = device, dims, flat
+        self.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
+
+    def mesh_device(self) -> MeshDevice:
+        """The mesh it maps to; of a smaller shape, that corner of it."""
+        device = the_mesh(self.device, type(self).__name__)
+        if self.mesh_shape is None or self.mesh_shape == tuple(device.shape):
+            return device
+        if len(self.mesh_shape) != len(device.shape) or any(
+            a > b for a, b in zip(self.mesh_shape, device.shape, strict=False)
+        ):
+            raise fatal(
+                f"The size of the supplied mesh shape {MeshShape(self.mesh_shape)} does not match the device shape size "
+                f"{device.shape}",
+                "Give the mesh's own shape, or a smaller one of the same rank.",
+            )
+        return device.create_submesh(self.mesh_shape)
+
+    def sharding(self, device: MeshDevice, shape: tuple[int, ...]) -> Sharding:
+        """Where a tensor of a shape lies."""
+        rank, mesh = len(shape), device.mesh
+        entries: list[tuple[str, ...]] = [()] * rank
+        if self.flat is not None:
+            entries[_dim(self.flat, rank, [self.flat])] = tuple(mesh.axis_names)
+        elif self.dims is not None:
+            given = list(self.dims)
+            if len(given) != len(mesh.axis_names):
+                raise fatal(
+                    f"The number of dims {len(given)} does not match the number of mesh axes {len(mesh.axis_names)}",
+                    "Give one entry per mesh axis, None to replicate along it.",
+                )
+            places = [None if d is None else _dim(d, rank, given) for d in given]
+            named = [d for d in places if d is not None]
+            if len(set(named)) < len(named):
+                raise fatal(
+                    "dims must be unique", f"Got {tuple(given)} for a tensor of {rank} dims; split a dim by one axis."
+                )
+            for axis, place in zip(mesh.axis_names, places, strict=True):
+                if place is not None:
+                    entries[place] = (axis,)
+        return Sharding(mesh, P(*entries))
+
+
+def _dim(dim: int, rank: int, given: Sequence[Any]) -> int:
+    if not -rank <= dim < rank:
+        raise fatal(
+            f"Invalid dimension index; got dims: {list(given)}, tensor dimension: {rank}",
+            f"Use dims from {-rank} to {rank - 1}.",
+        )
+    return dim % rank
+
+
+class ReplicateTensorToMesh(Mapper):
+    """The same tensor on every device."""
+
+    def __init__(self, mesh_device: MeshDevice | None = None) -> None:
+        super().__init__(mesh_device, None)
+
+
+class ShardTensorToMesh(Mapper):
+    """A dim split over all devices, row by row."""
+
+    def __init__(self, mesh_device: MeshDevice | None = None, dim: int = 0) -> None:
+        super().__init__(mesh_device, None, flat=dim)
+
+
+class ShardTensor2dMesh(Mapper):
+    """`dims[i]` is the tensor dim that mesh axis i splits; None replicates."""
+
+    def __init__(
+        self, mesh_device: MeshDevice | None = None, mesh_shape: Any = None, dims: Sequence[int | None] = ()
+    ) -> None:
+        super().__init__(mesh_device, tuple(dims), mesh_shape)
+
+
+ShardTensor2DMesh = ShardTensor2dMesh
+
+
+class MeshMapperConfig:
+    """The general form: a placement for each mesh axis, or a dim for rows and one for columns."""
+
+    def __init__(
+        self,
+        placements: Sequence[Any] | None = None,
+        row_dim: int | None = None,
+        col_dim: int | None = None,
+        mesh_shape_override: Any = None,
+        mesh_offset_override: Any = None,
+    ) -> None:
+        given = [PlacementReplicate() if d is None else PlacementShard(d) for d in (row_dim, col_dim)]
+        self.placements = list(placements) if placements is not None else given
+        self.mesh_shape = mesh_shape_override
+        self.mesh_offset = mesh_offset_override
+
+
+def create_mesh_mapper(mesh_device: MeshDevice | None, config: MeshMapperConfig) -> Mapper:
+    """The mapper of a configuration."""
+    dims = [p.dim if isinstance(p, PlacementShard) else None for p in config.placements]
+    if mesh_device is not None and config.mesh_offset is not None:
+        mesh_device = mesh_device.create_submesh(config.mesh_shape, config.mesh_offset)
+    return Mapper(mesh_device, dims, config.mesh_shape)
+
+
+# -- composers ------------------------------------------------------------------------------------------------------------
+
+
+class Composer:
+    """How the tensors of a mesh's devices become one: `dims[i]` is where those along mesh axis i are joined, None takes
+    the first of them."""
+
+    def __init__(
+        self,
+        device: MeshDevice | None,
+        dims: Sequence[int | None] | None,
+        mesh_shape: Any = None,
+        flat: int | None = None,
+    ) -> None:
+        self.device, self.dims, self.flat = device, dims, flat
+        self.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
+
+    def compose(self, shape: tuple[int, ...], tensors: list[torch.Tensor]) -> Any:
+        """The tensors of a grid of devices, row by row, as one."""
+        rank = tensors[0].ndim
+        if self.flat is not None:
+            return torch.cat(tensors, dim=_dim(self.flat, rank, [self.flat]))
+        given = list(self.dims or ())
+        places = [None if d is None else _dim(d, rank, given) for d in given]
+        named = [d for d in places if d is not None]
+        if len(set(named)) < len(named):
+            raise fatal("dims must be unique", f"Got {tuple(given)}; join each mesh axis along a dim of its own.")
+        if len(given) != len(shape):
+            raise fatal(
+                f"The number of dims {len(given)} does not match the number of mesh axes {len(shape)}",
+                "Give one entry per mesh axis, None to take one copy.",
+            )
+        return _joined(tensors, shape, self.mesh_shape or shape, places)
+
+
+def _joined(
+    tensors: list[torch.Tensor], shape: tuple[int, ...], used: tuple[int, ...], places: Sequence[int | None]
+) -> torch.Tensor:
+    """One tensor in which each device's has its place: those along a mesh axis follow one another along a dim."""
+    grid = np.arange(len(tensors)).reshape(shape)
+    counts = [1 if place is None else min(n, k) for n, k, place in zip(shape, used, places, strict=True)]
+    cuts: dict[int, list[int]] = {}
+    for axis, (count, place) in enumerate(zip(counts, places, strict=True)):
+        if place is not None:
+            along = [tensors[int(grid[tuple(i if a == axis else 0 for a in range(len(shape)))])] for i in range(count)]
+            cuts[place] = [0, *np.cumsum([t.shape[place] for t in along]).tolist()]
+    whole = [cuts[d][-1] if d in cuts else n for d, n in enumerate(tensors[0].shape)]
+    made = torch.empty(whole, dtype=tensors[0].dtype)
+    for at in np.ndindex(*counts):
+        window = [slice(None)] * len(whole)
+        for i, place in zip(at, places, strict=True):
+            if place is not None:
+                window[place] = slice(cuts[place][i], cuts[place][i + 1])
+        made[tuple(window)] = tensors[int(grid[at])]
+    return made
+
+
+class ConcatMeshToTensor(Composer):
+    """All devices' tensors joined along a dim, row by row; of a replicated tensor that is a copy from each."""
+
+    def __init__(self, mesh_device: MeshDevice | None = None, dim: int = 0) -> None:
+        super().__init__(mesh_device, None, flat=dim)
+
+
+class ConcatMesh2dToTensor(Composer):
+    """Those along mesh axis i are joined along `dims[i]`, replicated or not; None takes one copy."""
+
+    def __init__(
+        self, mesh_device: MeshDevice | None = None, mesh_shape: Any = None, dims: Sequence[int | None] = ()
+    ) -> None:
+        super().__init__(mesh_device, tuple(dims), mesh_shape)
+
+
+ConcatMesh2DToTensor = ConcatMesh2dToTensor
+
+
+class ListMeshToTensor(Composer):
+    """A list with every device's tensor."""
+
+    def __init__(self, mesh_device: MeshDevice | None = None) -> None:
+        super().__init__(mesh_device, None)
+
+    def compose(self, shape: tuple[int, ...], tensors: list[torch.Tensor]) -> Any:
+        return tensors
+
+
+class MeshComposerConfig:
+    """The general form: a dim for each mesh axis."""
+
+    def __init__(self, dims: Sequence[int | None], mesh_shape_override: Any = None) -> None:
+        self.dims, self.mesh_shape = list(dims), mesh_shape_override
+
+
+def create_mesh_composer(mesh_device: MeshDevice | None, config: MeshComposerConfig) -> Composer:
+    """The composer of a configuration."""
+    return Composer(mesh_device, config.dims, config.mesh_shape)
+
+
+# -- defaults for a block -------------------------------------------------------------------------------------------------
+
+_defaults: ContextVar[tuple[Mapper | None, Composer | None]] = ContextVar("defaults", default=(None, None))
+
+
+@contextlib.contextmanager
+def distribute(default: Mapper | Composer) -> Iterator[None]:
+    """Inside, `from_torch` uses a mapper, or `to_torch` a composer, that nobody has to name."""
+    mapper, composer = _defaults.get()
+    token = _defaults.set((default, composer) if isinstance(default, Mapper) else (mapper, default))
+    try:
+        yield
+    finally:
+        _defaults.reset(token)
+
+
+def default_mapper() -> Mapper | None:
+    """The mapper of `distribute`."""
+    return _defaults.get()[0]
+
+
+def default_composer() -> Composer | None:
+    """The composer of `distribute`."""
+    return _defaults.get()[1]

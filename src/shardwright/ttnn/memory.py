@@ -1,0 +1,135 @@
+"""Where a device keeps a tensor: memory configurations, and how full each device is."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from shardwright.ttnn.devices import DRAM_BYTES, L1_BYTES, CoreCoord, CoreGrid, MeshDevice
+from shardwright.ttnn.errors import fatal
+
+
+class ShardStrategy(Enum):
+    """Which way a tensor is cut over the cores of a device."""
+
+    HEIGHT = "height"
+    WIDTH = "width"
+    BLOCK = "block"
+
+
+class ShardOrientation(Enum):
+    """In which order cores take the pieces."""
+
+    ROW_MAJOR = "row_major"
+    COL_MAJOR = "col_major"
+
+
+class BufferType(Enum):
+    """Which memory."""
+
+    DRAM = "dram"
+    L1 = "l1"
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """A memory, and for sharded buffers the piece of each core."""
+
+    buffer_type: BufferType
+    strategy: ShardStrategy | None = None
+    shard_shape: tuple[int, int] | None = None
+    core_grid: CoreGrid | None = None
+    orientation: ShardOrientation | None = None
+
+    def is_sharded(self) -> bool:
+        """Whether cores hold pieces."""
+        return self.strategy is not None
+
+
+DRAM_MEMORY_CONFIG = MemoryConfig(BufferType.DRAM)
+L1_MEMORY_CONFIG = MemoryConfig(BufferType.L1)
+
+
+def create_sharded_memory_config(
+    shape: Sequence[int],
+    core_grid: Any,
+    strategy: ShardStrategy,
+    orientation: ShardOrientation | None = None,
+    use_height_and_width_as_shard_shape: bool = False,
+) -> MemoryConfig:
+    """A configuration that cuts a tensor of a shape over a grid of cores.
+
+    >>> create_sharded_memory_config((1, 1, 64, 96), CoreGrid(y=2, x=3), ShardStrategy.BLOCK).shard_shape
+    (32, 32)
+    """
+    if not isinstance(shape, Sequence) and not hasattr(shape, "__iter__"):
+        raise fatal("Invalid input shape", "Give a sequence of sizes.")
+    sizes = tuple(int(n) for n in shape)
+    if len(sizes) < 2:
+        raise fatal("Invalid input shape", f"{sizes} has fewer than two dims.")
+    in_dram = isinstance(core_grid, CoreCoord)
+    if not isinstance(core_grid, CoreGrid | CoreCoord):
+        raise fatal("Invalid core_grid type", "Give a CoreGrid(y=…, x=…), or mesh_device.dram_grid_size().")
+    grid = CoreGrid(y=core_grid.y, x=core_grid.x)
+    if grid.x < 1 or grid.y < 1:
+        raise fatal("Invalid core_grid", f"{grid} has no cores.")
+    if not isinstance(strategy, ShardStrategy):
+        raise fatal("Invalid sharding strategy", f"Use one of {', '.join(map(str, ShardStrategy))}.")
+    order = ShardOrientation.ROW_MAJOR if orientation is None else orientation
+    if not isinstance(order, ShardOrientation):
+        raise fatal("Invalid shard orientation", f"Use one of {', '.join(map(str, ShardOrientation))}.")
+    height, width = math.prod(sizes[:-1]), sizes[-1]
+    if use_height_and_width_as_shard_shape:
+        return MemoryConfig(BufferType.L1, strategy, (height, width), grid, order)
+    rows, columns = grid.y, grid.x
+    if order is ShardOrientation.COL_MAJOR:
+        rows, columns = columns, rows
+    over = {
+        ShardStrategy.HEIGHT: (grid.num_cores, 1),
+        ShardStrategy.WIDTH: (1, grid.num_cores),
+        ShardStrategy.BLOCK: (rows, columns),
+    }[strategy]
+    if height % over[0] or width % over[1]:
+        raise fatal(
+            "Invalid sharding core_grid",
+            f"A tensor of {height} rows and {width} columns is not cut evenly in {over[0]} × {over[1]} pieces.",
+        )
+    memory = BufferType.DRAM if in_dram else BufferType.L1
+    return MemoryConfig(memory, strategy, (height // over[0], width // over[1]), grid, order)
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """How full each device is: bytes by tensor, the balance between devices, and what does not fit."""
+
+    rows: tuple[tuple[str, str, int], ...]  # tensor, memory, bytes on each device
+    total: dict[str, int]
+    room: dict[str, int]
+    devices: int
+
+    @property
+    def too_much(self) -> tuple[str, ...]:
+        """The memories that would not hold their tensors."""
+        return tuple(name for name, used in self.total.items() if used > self.room[name])
+
+    @property
+    def balance(self) -> float:
+        """The fullest device against the average: all hold shards of one size, so 1 unless shards are uneven."""
+        return 1.0
+
+    def __str__(self) -> str:
+        lines = [f"{size:>14,} B  {memory:<4}  {name}" for name, memory, size in self.rows]
+        for name, used in self.total.items():
+            state = "does not fit" if name in self.too_much else f"{used / self.room[name]:.1%}"
+            lines.append(
+                f"{used:>14,} B  {name:<4}  of {self.room[name]:,} B on each of {self.devices} devices: {state}"
+            )
+        return "\n".join(lines)
+
+
+def memory_report(mesh_device: MeshDevice) -> MemoryReport:
+    """What the tensors on a mesh take on each device."""
+    rows = sorted((str(t), t.memory_config().buffer_type.value, t.device_bytes) for t in mesh_device.tensors)
+    total = {name: sum(size for _, memory, size in rows if memory == name) for name in ("dram", "l1")}
+    return MemoryReport(tuple(rows), total, {"dram": DRAM_BYTES, "l1": L1_BYTES}, mesh_device.get_num_devices())

@@ -1,0 +1,355 @@
+"""Operations: every device computes on its own tensor, with torch; placements follow from the rules of the table where they can."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  # torch's own usage
+
+from shardwright.engines.lanes import Lanes, stack
+from shardwright.lowering import Attrs, static_plan
+from shardwright.mesh import Mesh
+from shardwright.per_device import PerDevice
+from shardwright.sharding import Sharding, layout_of
+from shardwright.ttnn.dtypes import TILE_LAYOUT, DataType, as_numpy, as_torch, held_as, in_blocks
+from shardwright.ttnn.errors import fatal
+from shardwright.ttnn.memory import MemoryConfig
+from shardwright.ttnn.tensors import Tensor, device_tensors
+
+Local = Callable[..., torch.Tensor]
+
+
+def _each(function: Local, operands: Sequence[Tensor], dtype: DataType) -> PerDevice:
+    """Apply a function to the tensors of each device; devices that hold the same compute it once."""
+    mesh = operands[0].mesh
+    for other in operands[1:]:
+        if other.mesh != mesh:
+            raise fatal("Tensors are on different mesh devices", f"One is on {mesh}, the other on {other.mesh}.")
+    lanes = [t.value.lanes for t in operands]
+    plain = all(lane.axes == mesh.axis_names for lane in lanes)
+    long = [
+        any(n > 1 for n in sizes) for sizes in zip(*(lane.data.shape[: len(mesh.shape)] for lane in lanes), strict=True)
+    ]
+    uneven = any(e is not None for lane in lanes for e in lane.extents)
+    tensors = [device_tensors(t) for t in operands]
+    if not plain or uneven:
+        long = [True] * len(mesh.shape)
+    grid = np.arange(mesh.size).reshape(mesh.shape)
+    made: dict[tuple[int, ...], Any] = {}
+    for at in itertools.product(*(range(n) if some else (0,) for n, some in zip(mesh.shape, long, strict=True))):
+        place = int(grid[at])
+        local = function(*(_working(t[place], o.dtype) for t, o in zip(tensors, operands, strict=True)))
+        made[at] = in_blocks(held_as(as_numpy(local.contiguous()), dtype), dtype)
+    return _stacked(mesh, made, long)
+
+
+def _working(tensor: torch.Tensor, dtype: DataType) -> torch.Tensor:
+    """What is computed with: floats in float32, integers wide enough to index with."""
+    if tensor.dtype.is_floating_point:
+        return tensor.float()
+    return tensor.long() if dtype in (DataType.UINT16, DataType.UINT32, DataType.UINT8, DataType.INT32) else tensor
+
+
+def _stacked(mesh: Mesh, made: dict[tuple[int, ...], Any], long: Sequence[bool]) -> PerDevice:
+    shapes = {x.shape for x in made.values()}
+    if len(shapes) > 1:
+        every = [
+            made[tuple(i if some else 0 for i, some in zip(at, long, strict=True))] for at in np.ndindex(*mesh.shape)
+        ]
+        return PerDevice.of(stack(mesh, every))
+    sizes = tuple(n if some else 1 for n, some in zip(mesh.shape, long, strict=True))
+    data = np.stack(list(made.values())).reshape((*sizes, *next(iter(shapes))))
+    return PerDevice.of(Lanes(mesh, mesh.axis_names, data, (None,) * (data.ndim - len(sizes))))
+
+
+def _known(name: str, attrs: Attrs, operands: Sequence[Tensor]) -> tuple[Sharding, tuple[int, ...]] | None:
+    """Where the result of an operation lies, if every device has all it needs for its own part."""
+    if any(t.sharding is None for t in operands):
+        return None
+    kinds = [(layout_of(t.sharding, t.global_shape), t.value.dtype) for t in operands if t.sharding is not None]
+    plan = static_plan(name, kinds, attrs, ())
+    in_place = all(a is b.sharding for a, b in zip(plan.strategy.operands, plan.given, strict=True))
+    return (plan.results[0].sharding, plan.results[0].shape) if in_place and not plan.strategy.fetched else None
+
+
+def _batchwise(operands: Sequence[Tensor], result: PerDevice) -> tuple[Sharding, tuple[int, ...]] | None:
+    """Where the result of an operation lies that treats every sample alone, if only samples are split."""
+    first = operands[0].sharding
+    if (
+        first is None
+        or any(first.dims[1:])
+        or first.partial
+        or any(t.sharding is None or not t.sharding.is_replicated for t in operands[1:])
+    ):
+        return None
+    shape = (operands[0].global_shape[0], *result.lanes.local_shape[1:])
+    sharding = Sharding(first.mesh, [first.dims[0]], offsets={0: first.offsets_of(0)} if first.offsets_of(0) else None)
+    return sharding.for_shape(shape), shape
+
+
+def _op(function: Local, operands: Sequence[Tensor], where: Any, options: dict[str, Any]) -> Tensor:
+    first = operands[0]
+    dtype = options.get("dtype") or first.dtype
+    made = _each(function, operands, dtype)
+    place = where(made) if callable(where) else where
+    memory = options.get("memory_config") or first.memory_config()
+    changes = {"dtype": dtype, "memory": memory, "layout": TILE_LAYOUT if dtype.is_block else first.layout}
+    return first.like(made, place[0] if place else None, place[1] if place else None, **changes)
+
+
+def _binary(name: str, function: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
+    def run(a: Tensor, b: Any, *, activation: str | None = None, **options: Any) -> Tensor:
+        act = _ACTIVATIONS[activation] if activation else lambda x: x
+        if isinstance(b, Tensor):
+            return _op(
+                lambda x, y: act(function(x, y)), (a, b), None if activation else _known(name, Attrs(), (a, b)), options
+            )
+        place = (a.sharding, a._global) if a.sharding is not None and not a.sharding.partial else None
+        return _op(lambda x: act(function(x, b)), (a,), place, options)
+
+    run.__name__ = name
+    run.__doc__ = f"`{name}` of every element; operands broadcast, and the second may be a number."
+    return run
+
+
+def _unary(name: str, function: Local) -> Callable[..., Tensor]:
+    def run(tensor: Tensor, **options: Any) -> Tensor:
+        known = tensor.sharding is not None and not tensor.sharding.partial
+        return _op(function, (tensor,), (tensor.sharding, tensor._global) if known else None, options)
+
+    run.__name__ = name
+    run.__doc__ = f"`{name}` of every element."
+    return run
+
+
+_ACTIVATIONS: dict[str, Local] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+}
+
+add, subtract, multiply = _binary("add", torch.add), _binary("subtract", torch.sub), _binary("multiply", torch.mul)
+sub, mul = subtract, multiply
+div = divide = _binary("divide", torch.div)
+maximum, minimum = _binary("maximum", torch.maximum), _binary("minimum", torch.minimum)
+relu, gelu, silu, tanh, sigmoid = (
+    _unary(name, _ACTIVATIONS[name]) for name in ("relu", "gelu", "silu", "tanh", "sigmoid")
+)
+exp, sqrt, rsqrt, neg = (
+    _unary(n, f) for n, f in (("exp", torch.exp), ("sqrt", torch.sqrt), ("rsqrt", torch.rsqrt), ("neg", torch.neg))
+)
+
+
+def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False, **options: Any) -> Tensor:
+    """Products of matrices. Devices that hold parts of the inner dim each make a summand: reduce it with a collective."""
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.matmul(x.mT if transpose_a else x, y.mT if transpose_b else y)
+
+    place = None
+    if not (transpose_a or transpose_b) and len(a.shape) > 1 and len(b.shape) > 1:
+        place = _known("einsum", Attrs(name="matmul", text="... m k, ... k n -> ... m n"), (a, b))
+    return _op(product, (a, b), place, options)
+
+
+def linear(
+    a: Tensor, weight: Tensor, *, bias: Tensor | None = None, activation: str | None = None, **options: Any
+) -> Tensor:
+    """a @ weight + bias, then perhaps an activation; the weight is `in, out`."""
+    made = matmul(a, weight, **options)
+    if bias is not None:
+        made = add(made, bias, **options)
+    return made if activation is None else _unary(activation, _ACTIVATIONS[activation])(made, **options)
+
+
+def softmax(tensor: Tensor, dim: int = -1, **options: Any) -> Tensor:
+    """Exponentials divided by their sum along a dim of each device's tensor."""
+    return _op(lambda x: torch.softmax(x, dim), (tensor,), _along(tensor, (dim,)), options)
+
+
+def _along(tensor: Tensor, dims: Sequence[int]) -> tuple[Sharding, tuple[int, ...]] | None:
+    """The operand's place, if the dims that an operation combines are whole."""
+    s = tensor.sharding
+    if s is None or s.partial or any(s.dims[d % len(s.dims)] for d in dims):
+        return None
+    return s, tensor.global_shape
+
+
+def layer_norm(
+    tensor: Tensor, *, epsilon: float = 1e-12, weight: Tensor | None = None, bias: Tensor | None = None, **options: Any
+) -> Tensor:
+    """Mean 0 and variance 1 along the last dim, then scaled and shifted."""
+    made = _op(lambda x: F.layer_norm(x, x.shape[-1:], eps=epsilon), (tensor,), _along(tensor, (-1,)), options)
+    for other, function in ((weight, multiply), (bias, add)):
+        if other is not None:
+            made = function(made, other)
+    return made
+
+
+def rms_norm(tensor: Tensor, *, epsilon: float = 1e-12, weight: Tensor | None = None, **options: Any) -> Tensor:
+    """Divided by the root of the mean square along the last dim, then scaled."""
+    made = _op(
+        lambda x: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + epsilon), (tensor,), _along(tensor, (-1,)), options
+    )
+    return made if weight is None else multiply(made, weight)
+
+
+def embedding(indices: Tensor, weight: Tensor, **options: Any) -> Tensor:
+    """Rows of a table by number."""
+    options.setdefault("dtype", weight.dtype)
+    return _op(
+        lambda i, w: F.embedding(i, w), (indices, weight), lambda made: _batchwise((indices, weight), made), options
+    )
+
+
+def conv2d(
+    *,
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    device: Any = None,
+    in_channels: int,
+    out_channels: int,
+    batch_size: int,
+    input_height: int,
+    input_width: int,
+    kernel_size: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    bias_tensor: Tensor | None = None,
+    return_output_dim: bool = False,
+    **options: Any,
+) -> Any:
+    """A convolution of images `1, 1, batch·height·width, channels` (or `batch, height, width, channels`), as devices lay them
+    out; the weight is `out, in, height, width`. Sizes are those of one device."""
+
+    def run(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        image = x.reshape(-1, input_height, input_width, in_channels).permute(0, 3, 1, 2)
+        made = F.conv2d(image, w, rest[0].reshape(-1) if rest else None, stride, padding, dilation, groups)
+        return made.permute(0, 2, 3, 1)
+
+    operands = [t for t in (input_tensor, weight_tensor, bias_tensor) if t is not None]
+    sizes: list[int] = []
+
+    def images(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        made = run(x, w, *rest)
+        sizes[:] = made.shape[1:3]
+        return (
+            made
+            if x.ndim == 4 and x.shape[0] != 1
+            else made.reshape(1, 1, -1, out_channels)
+            if _flat(input_tensor)
+            else made
+        )
+
+    made = _op(images, operands, lambda value: None if _flat(input_tensor) else _batchwise(operands, value), options)
+    return (made, tuple(sizes)) if return_output_dim else made
+
+
+def _flat(tensor: Tensor) -> bool:
+    """Whether images are laid out as rows: `1, 1, batch·height·width, channels`."""
+    return len(tensor.shape) == 4 and tensor.shape[0] == 1 and tensor.shape[1] == 1
+
+
+def max_pool2d(
+    input_tensor: Tensor,
+    batch_size: int,
+    input_h: int,
+    input_w: int,
+    channels: int,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any = 0,
+    dilation: Any = 1,
+    **options: Any,
+) -> Tensor:
+    """The maximum of each window, of images laid out as `conv2d` has them."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        image = x.reshape(-1, input_h, input_w, channels).permute(0, 3, 1, 2)
+        made = F.max_pool2d(image, kernel_size, stride, padding, dilation).permute(0, 2, 3, 1)
+        return made.reshape(1, 1, -1, channels) if _flat(input_tensor) else made
+
+    return _op(
+        run, (input_tensor,), lambda value: None if _flat(input_tensor) else _batchwise((input_tensor,), value), options
+    )
+
+
+def global_avg_pool2d(tensor: Tensor, **options: Any) -> Tensor:
+    """The average over height and width of images `batch, height, width, channels`."""
+    return _op(lambda x: x.mean((1, 2), keepdim=True), (tensor,), lambda value: _batchwise((tensor,), value), options)
+
+
+def reshape(tensor: Tensor, shape: Sequence[int], **options: Any) -> Tensor:
+    """Another shape for each device's tensor; one size may be -1."""
+    sizes = tuple(int(n) for n in shape)
+    whole = (
+        tensor.sharding is not None
+        and not any(tensor.sharding.dims[1:])
+        and bool(sizes)
+        and sizes[0] == tensor.shape[0]
+    )
+    where = (lambda made: _batchwise((tensor,), made)) if whole else None
+    return _op(lambda x: x.reshape(sizes), (tensor,), where, options)
+
+
+def permute(tensor: Tensor, dims: Sequence[int], **options: Any) -> Tensor:
+    """Dims in another order."""
+    order = tuple(d % len(tensor.shape) for d in dims)
+    return _op(lambda x: x.permute(order), (tensor,), _known("permute_dims", Attrs(axes=order), (tensor,)), options)
+
+
+def concat(tensors: Sequence[Tensor], dim: int = 0, **options: Any) -> Tensor:
+    """Tensors joined along a dim."""
+    at = dim % len(tensors[0].shape)
+    return _op(lambda *x: torch.cat(x, dim), tuple(tensors), _known("concat", Attrs(axis=at), tensors), options)
+
+
+def sum(tensor: Tensor, dim: int | None = None, keepdim: bool = False, **options: Any) -> Tensor:
+    """The sum over a dim of each device's tensor."""
+    dims = tuple(range(len(tensor.shape))) if dim is None else (dim % len(tensor.shape),)
+    return _op(
+        lambda x: x.sum(dims, keepdim=keepdim), (tensor,), lambda value: _reduced(tensor, dims, keepdim), options
+    )
+
+
+def mean(tensor: Tensor, dim: int | None = None, keepdim: bool = False, **options: Any) -> Tensor:
+    """The average over a dim of each device's tensor."""
+    dims = tuple(range(len(tensor.shape))) if dim is None else (dim % len(tensor.shape),)
+    return _op(
+        lambda x: x.mean(dims, keepdim=keepdim), (tensor,), lambda value: _reduced(tensor, dims, keepdim), options
+    )
+
+
+def _reduced(tensor: Tensor, dims: Sequence[int], keepdim: bool) -> tuple[Sharding, tuple[int, ...]] | None:
+    place = _along(tensor, dims)
+    if place is None:
+        return None
+    sharding, shape = place
+    kept = [d for d in range(len(shape)) if keepdim or d not in dims]
+    entries = [() if d in dims else sharding.dims[d] for d in kept]
+    cuts = {at: sharding.offsets_of(d) for at, d in enumerate(kept) if d not in dims and sharding.offsets_of(d)}
+    result = tuple(1 if d in dims else shape[d] for d in kept)
+    return Sharding(sharding.mesh, entries, offsets=cuts).for_shape(result), result
+
+
+def deallocate(tensor: Tensor, force: bool = True) -> None:
+    """Let a tensor's memory go."""
+    device = tensor.device()
+    if device is not None:
+        device.tensors.discard(tensor)
+
+
+def as_local(tensor: Tensor) -> list[torch.Tensor]:
+    """Every device's tensor, for looking at."""
+    return [as_torch(np.array(x)) for x in tensor.value.values()]
+
+
+def zeros_like(tensor: Tensor, *, memory_config: MemoryConfig | None = None, **options: Any) -> Tensor:
+    """Zeros where another tensor lies."""
+    return multiply(tensor, 0)

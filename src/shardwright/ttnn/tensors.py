@@ -1,0 +1,400 @@
+"""`Tensor`: what each device of a mesh holds, and what it means as one tensor; from torch and back."""
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shardwright.array import Array, from_shards, shard
+from shardwright.mesh import Mesh
+from shardwright.per_device import PerDevice
+from shardwright.sharding import Sharding, layout_of
+from shardwright.ttnn.devices import MeshDevice, MeshShape
+from shardwright.ttnn.dtypes import (
+    ROW_MAJOR_LAYOUT,
+    TILE_LAYOUT,
+    DataType,
+    Layout,
+    as_numpy,
+    as_torch,
+    bytes_of,
+    dtype_of,
+    held_as,
+    in_blocks,
+)
+from shardwright.ttnn.errors import fatal
+from shardwright.ttnn.mapping import (
+    Composer,
+    Mapper,
+    PlacementReplicate,
+    PlacementShard,
+    ReplicateTensorToMesh,
+    default_composer,
+    default_mapper,
+)
+from shardwright.ttnn.memory import DRAM_MEMORY_CONFIG, MemoryConfig
+from shardwright.ttnn.watch import note
+
+HOST = Mesh(host=1)
+
+
+class Tensor:
+    """A tensor on the devices of a mesh (or on the host, cut as if it were): each holds one, of `shape`.
+
+    `global_shape` and `sharding` say what they are together, as long as that is known: real devices compute alone, and what
+    they then hold need not be the shards of one tensor.
+    """
+
+    def __init__(
+        self,
+        value: PerDevice,
+        dtype: DataType,
+        layout: Layout,
+        device: MeshDevice | None,
+        sharding: Sharding | None,
+        global_shape: tuple[int, ...] | None,
+        memory: MemoryConfig = DRAM_MEMORY_CONFIG,
+        mesh_device: MeshDevice | None = None,
+    ) -> None:
+        self._value, self.dtype, self.layout, self._device = value, dtype, layout, device
+        self.sharding, self._global = sharding, global_shape
+        self._memory = memory
+        self._mesh_device = mesh_device or device
+        if device is not None:
+            device.check_open("put a tensor on")
+            device.tensors.add(self)
+
+    @property
+    def value(self) -> PerDevice:
+        """What each device holds; refused once its mesh is closed."""
+        if self._device is not None and self._device.closed:
+            raise fatal(
+                f"{self} is on a mesh device that is closed", "Read it, or move it to the host, before closing."
+            )
+        return self._value
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes that devices hold; more than one where shards are uneven."""
+        return self._value.lanes.shapes()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape on each device; of uneven shards the first device's, which is the largest."""
+        return tuple(self._value.lanes.local_shape)
+
+    @property
+    def global_shape(self) -> tuple[int, ...]:
+        """The shape of all devices' tensors as one."""
+        if self._global is None:
+            raise fatal(f"{self} is no longer the shards of one tensor", "Gather or reduce it with a collective.")
+        return self._global
+
+    def device(self) -> MeshDevice | None:
+        """The mesh it lies on; None on the host."""
+        return self._device
+
+    @property
+    def mesh(self) -> Mesh:
+        """The devices that hold it."""
+        return self._value.mesh
+
+    def memory_config(self) -> MemoryConfig:
+        """Where devices keep it."""
+        return self._memory
+
+    @property
+    def device_bytes(self) -> int:
+        """What it takes on each device."""
+        return bytes_of(self.shape, self.dtype, self.layout)
+
+    def tensor_topology(self) -> "TensorTopology":
+        """How it is distributed."""
+        return TensorTopology(self)
+
+    def like(
+        self, value: PerDevice, sharding: Sharding | None, global_shape: tuple[int, ...] | None, **changes: Any
+    ) -> "Tensor":
+        """Another tensor on the same mesh."""
+        dtype = changes.get("dtype", self.dtype)
+        layout = changes.get("layout", self.layout)
+        memory = changes.get("memory", self._memory)
+        return Tensor(value, dtype, layout, self._device, sharding, global_shape, memory, self._mesh_device)
+
+    def __getitem__(self, index: Any) -> "Tensor":
+        """The same part of every device's tensor."""
+        made = self.value.map(lambda x: x[index])
+        whole = self.sharding is not None and self.sharding.is_replicated
+        return self.like(made, Sharding(self.mesh) if whole else None, made.lanes.shapes()[0] if whole else None)
+
+    def __repr__(self) -> str:
+        where = "host" if self._device is None else repr(self._device)
+        return f"Tensor(shape={list(self.shape)}, dtype={self.dtype.value}, layout={self.layout.value}, {where})"
+
+
+class TensorTopology:
+    """How a tensor is distributed over a mesh: a placement for each mesh axis."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def placements(self) -> list[Any]:
+        """For each mesh axis which dim it splits, or that it replicates."""
+        sharding = self._tensor.sharding
+        if sharding is None:
+            raise fatal(
+                f"{self._tensor} is no longer the shards of one tensor", "Gather or reduce it with a collective."
+            )
+        where = {axis: dim for dim, axes in enumerate(sharding.dims) for axis in axes}
+        names = sharding.mesh.axis_names
+        return [PlacementShard(where[axis]) if axis in where else PlacementReplicate() for axis in names]
+
+    def distribution_shape(self) -> MeshShape:
+        """The shape of the mesh."""
+        return MeshShape(self._tensor.mesh.shape)
+
+    def global_shape(self) -> tuple[int, ...]:
+        """The shape of the whole tensor."""
+        return self._tensor.global_shape
+
+
+# -- from torch and back ------------------------------------------------------------------------------------------------------
+
+
+def from_torch(
+    tensor: torch.Tensor | None = None,
+    dtype: DataType | None = None,
+    *,
+    layout: Layout | None = None,
+    device: MeshDevice | None = None,
+    memory_config: MemoryConfig | None = None,
+    mesh_mapper: Mapper | None = None,
+    pad_value: float | None = None,
+    **ignored: Any,
+) -> Any:
+    """A host tensor on a mesh, cut as a mapper says; without one, whole on every device.
+
+    Without a tensor it gives the function that takes one. `device=None` with a mapper is a host tensor, already cut.
+    """
+    if tensor is None:
+        return functools.partial(
+            from_torch, dtype=dtype, layout=layout, device=device, memory_config=memory_config, mesh_mapper=mesh_mapper,
+            pad_value=pad_value, **ignored,
+        )  # fmt: skip
+    kind = dtype or dtype_of(tensor)
+    if kind.is_block and layout is ROW_MAJOR_LAYOUT:
+        raise fatal(
+            "Layout must be Layout::TILE for bfloat8_b or bfloat4_b!", "Leave layout out, or say ttnn.TILE_LAYOUT."
+        )
+    order = layout or (TILE_LAYOUT if kind.is_block else ROW_MAJOR_LAYOUT)
+    host = as_numpy(tensor)
+    mapper = mesh_mapper or default_mapper() or (ReplicateTensorToMesh(device) if device is not None else None)
+    owner: MeshDevice | None = None
+    if mapper is None:
+        sharding = Sharding(HOST)
+    else:
+        owner = mapper.mesh_device()
+        sharding = mapper.sharding(owner, host.shape)
+    ready = held_as(host, kind)
+    array = shard(ready, sharding, copy=np.shares_memory(ready, host))
+    made = Tensor(
+        _in_blocks(PerDevice.of(array.lanes), kind, pad_value or 0.0), kind, order,
+        owner if device is not None else None, array.sharding, host.shape, memory_config or DRAM_MEMORY_CONFIG, owner,
+    )  # fmt: skip
+    note("from_torch", made, mapper=mapper)
+    return made
+
+
+def _in_blocks(value: PerDevice, dtype: DataType, pad_value: float = 0.0) -> PerDevice:
+    """Devices' tensors as a dtype has them: neighbours within a shard share exponents, and padding joins them."""
+    if not dtype.is_block:
+        return value
+    lanes = value.lanes
+    if lanes.extents and lanes.extents[-1] is not None:
+        return value.map(lambda x: in_blocks(x, dtype, pad_value))
+    return PerDevice.of(type(lanes)(lanes.mesh, lanes.axes, in_blocks(lanes.data, dtype, pad_value), lanes.extents))
+
+
+def to_torch(
+    tensor: Tensor, dtype: torch.dtype | None = None, *, mesh_composer: Composer | None = None, **ignored: Any
+) -> Any:
+    """A tensor on the host as a composer joins it; without one, what its sharding says it is."""
+    composer = mesh_composer or default_composer()
+    note("to_torch", tensor, composer=composer)
+    if composer is not None:
+        made = composer.compose(tensor.mesh.shape, device_tensors(tensor))
+    else:
+        made = as_torch(np.array(_whole(tensor)))
+    if dtype is None:
+        return made
+    return [x.to(dtype) for x in made] if isinstance(made, list) else made.to(dtype)
+
+
+def _whole(tensor: Tensor) -> NDArray[Any]:
+    """The one tensor that the devices hold; what is partial is reduced."""
+    if tensor.sharding is None:
+        raise fatal(
+            f"{tensor} is no longer the shards of one tensor, so nothing says how to join them",
+            "Give a mesh_composer, such as ttnn.ConcatMeshToTensor(dim=0).",
+        )
+    return as_array(tensor).numpy()
+
+
+def as_array(tensor: Tensor) -> Array:
+    """The tensor as a shardwright `Array`."""
+    assert tensor.sharding is not None
+    layout = layout_of(tensor.sharding, tensor.global_shape)
+    data = tensor.value.lanes.data
+    if data.shape == (*layout.lane_shape, *layout.local_shape):
+        return Array.of(layout, data)
+    return from_shards(tensor.sharding, tensor.value.values())
+
+
+def device_tensors(tensor: Tensor) -> list[torch.Tensor]:
+    """Every device's tensor as torch's, row by row; views that nobody may write to."""
+    return [_as_view(x) for x in tensor.value.values()]
+
+
+def _as_view(x: NDArray[Any]) -> torch.Tensor:
+    view = x.view()
+    try:
+        view.flags.writeable = True  # torch knows no read-only tensors
+    except ValueError:
+        view = x.copy()
+    return as_torch(view)
+
+
+def get_device_tensors(tensor: Tensor) -> list[Tensor]:
+    """Every device's tensor as a tensor of its own, row by row."""
+    made = []
+    for x in tensor.value.values():
+        value = PerDevice(HOST, [x])
+        made.append(Tensor(value, tensor.dtype, tensor.layout, None, Sharding(HOST).for_shape(x.shape), x.shape))
+    return made
+
+
+def from_host_shards(tensors: Sequence[Tensor], mesh_shape: Any) -> Tensor:
+    """A tensor on a mesh of a shape from those of its devices; what they are together is not known."""
+    mesh = Mesh({f"m{i}": n for i, n in enumerate(tuple(mesh_shape))})
+    if len(tensors) != mesh.size:
+        raise fatal(f"{len(tensors)} shards for a mesh of {mesh.size} devices", "Give one per device, row by row.")
+    value = PerDevice(mesh, [t.value.values()[0] for t in tensors])
+    return Tensor(value, tensors[0].dtype, tensors[0].layout, None, None, None)
+
+
+def combine_device_tensors(tensors: Sequence[Tensor], mesh_shape: Any = None) -> Tensor:
+    """As `from_host_shards`, on one row of devices unless a shape is given."""
+    return from_host_shards(tensors, mesh_shape or (1, len(tensors)))
+
+
+def aggregate_tensor(tensor: Tensor, composer: Composer) -> Tensor:
+    """The tensor that a composer makes, on the host."""
+    return from_torch(
+        composer.compose(tensor.mesh.shape, device_tensors(tensor)).clone(), tensor.dtype, layout=tensor.layout
+    )
+
+
+def to_device(tensor: Tensor, device: MeshDevice, memory_config: MemoryConfig | None = None) -> Tensor:
+    """The tensor on a mesh: a host tensor that is cut goes as it is, another whole to every device."""
+    memory = memory_config or tensor.memory_config()
+    if tensor.mesh == device.mesh:
+        return Tensor(tensor.value, tensor.dtype, tensor.layout, device, tensor.sharding, tensor._global, memory)
+    if tensor.mesh.size == 1:
+        sharding = Sharding(device.mesh).for_shape(tensor.shape)
+        value = PerDevice.of(shard(tensor.value.values()[0], sharding).lanes)
+        return Tensor(value, tensor.dtype, tensor.layout, device, sharding, tensor.shape, memory)
+    raise fatal(
+        f"{tensor} is cut for {MeshShape(tensor.mesh.shape)}, not for {device}",
+        "Make it with a mapper for that mesh device.",
+    )
+
+
+def from_device(tensor: Tensor) -> Tensor:
+    """The tensor on the host, cut as it was."""
+    return Tensor(
+        tensor.value,
+        tensor.dtype,
+        tensor.layout,
+        None,
+        tensor.sharding,
+        tensor._global,
+        tensor.memory_config(),
+        tensor._mesh_device,
+    )
+
+
+def to_layout(tensor: Tensor, layout: Layout, dtype: DataType | None = None, **ignored: Any) -> Tensor:
+    """The tensor in another layout."""
+    if tensor.dtype.is_block and layout is ROW_MAJOR_LAYOUT and dtype is None:
+        raise fatal("Layout must be Layout::TILE for bfloat8_b or bfloat4_b!", "Convert with ttnn.typecast first.")
+    changed = tensor.like(tensor.value, tensor.sharding, tensor._global, layout=layout)
+    return changed if dtype is None else typecast(changed, dtype)
+
+
+def to_memory_config(tensor: Tensor, memory_config: MemoryConfig, dtype: DataType | None = None) -> Tensor:
+    """The tensor in another memory."""
+    moved = tensor.like(tensor.value, tensor.sharding, tensor._global, memory=memory_config)
+    return moved if dtype is None else typecast(moved, dtype)
+
+
+def typecast(tensor: Tensor, dtype: DataType) -> Tensor:
+    """The tensor with elements of another dtype."""
+    lanes = tensor.value.lanes
+    made = PerDevice.of(type(lanes)(lanes.mesh, lanes.axes, held_as(np.asarray(lanes.data), dtype), lanes.extents))
+    layout = TILE_LAYOUT if dtype.is_block else tensor.layout
+    return tensor.like(_in_blocks(made, dtype), tensor.sharding, tensor._global, dtype=dtype, layout=layout)
+
+
+def as_tensor(
+    tensor: torch.Tensor,
+    dtype: DataType | None = None,
+    *,
+    layout: Layout | None = None,
+    device: MeshDevice | None = None,
+    memory_config: MemoryConfig | None = None,
+    cache_file_name: str | Path | None = None,
+    mesh_mapper: Mapper | None = None,
+) -> Tensor:
+    """As `from_torch`, kept in a file: read from there the next time, and made anew if the file is stale or damaged."""
+    make: Callable[[torch.Tensor], Tensor] = from_torch(
+        dtype=dtype, layout=layout, device=device, memory_config=memory_config, mesh_mapper=mesh_mapper
+    )
+    if cache_file_name is None:
+        return make(tensor)
+    kind = dtype or dtype_of(tensor)
+    path = Path(f"{cache_file_name}_dtype_{kind.name}.npz")
+    host = as_numpy(tensor.contiguous())
+    stamp = {"shape": list(host.shape), "dtype": kind.value, "digest": hashlib.sha256(host.tobytes()).hexdigest()}
+    kept = _read(path, stamp)
+    if kept is None:
+        kept = as_numpy(to_torch(make(tensor), mesh_composer=None) if kind.is_block and mesh_mapper is None else tensor)
+        _write(path, kept, stamp)
+    return make(as_torch(np.ascontiguousarray(kept)))
+
+
+def _read(path: Path, stamp: dict[str, Any]) -> NDArray[Any] | None:
+    """What a cache file holds, if it is whole and for this tensor."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            known, raw = json.loads(str(file["stamp"])), file["raw"]
+            name = str(file["dtype"])
+            kept: NDArray[Any] = raw.view(np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name))
+            right = hashlib.sha256(raw.tobytes()).hexdigest() == str(file["check"])
+            return kept.reshape(file["shape"]) if known == stamp and right else None
+    except (OSError, ValueError, KeyError, EOFError):
+        return None
+
+
+def _write(path: Path, kept: NDArray[Any], stamp: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    raw = np.frombuffer(np.ascontiguousarray(kept).tobytes(), np.uint8)
+    check = hashlib.sha256(raw.tobytes()).hexdigest()
+    with path.open("wb") as file:
+        np.savez(file, stamp=json.dumps(stamp), raw=raw, dtype=kept.dtype.name, shape=np.array(kept.shape), check=check)

@@ -1,0 +1,1 @@
+"""The pipeline of the CNN models."""
