@@ -4,9 +4,11 @@ import sys
 
 import foundation
 import operations
-import programs
 import resharding
+import ttnn_front
 from harness import MISSED
+
+import programs
 
 
 def main() -> int:
@@ -14,6 +16,7 @@ def main() -> int:
     operations.main()
     resharding.main()
     programs.main()
+    ttnn_front.main()
     print(f"\n{len(MISSED)} goals missed" + "".join(f"\n  {name}" for name in MISSED))
     return 1 if MISSED else 0
 

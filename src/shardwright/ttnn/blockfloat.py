@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 BITS = {"bfloat8_b": 7, "bfloat4_b": 3}
 TILE, BLOCK = 32, 16
-_CHUNK = 1 << 15  # blocks at a time, so that they stay in the cache
+_CHUNK = 1 << 11  # blocks at a time, so that they stay in the cache
 
 
 def rounded(x: NDArray[np.float32], bits: int, pad_value: float = 0.0) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Collectives on a mesh, along one of its axes (`cluster_axis`) or over all its devices. Topology and links change no result."""
+"""Collectives on a mesh, along one of its axes (`cluster_axis`) or over all its devices. Links change no result."""
 
 from collections.abc import Sequence
 from typing import Any

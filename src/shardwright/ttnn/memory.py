@@ -103,10 +103,14 @@ def create_sharded_memory_config(
 class MemoryReport:
     """How full each device is: bytes by tensor, the balance between devices, and what does not fit."""
 
-    rows: tuple[tuple[str, str, int], ...]  # tensor, memory, bytes on each device
-    total: dict[str, int]
+    rows: tuple[tuple[str, str, int], ...]  # tensor, memory, bytes on the device with the largest shard
+    by_device: dict[str, dict[int, int]]  # memory -> device -> bytes
     room: dict[str, int]
-    devices: int
+
+    @property
+    def total(self) -> dict[str, int]:
+        """For each memory the bytes on the fullest device."""
+        return {name: max(used.values(), default=0) for name, used in self.by_device.items()}
 
     @property
     def too_much(self) -> tuple[str, ...]:
@@ -115,21 +119,25 @@ class MemoryReport:
 
     @property
     def balance(self) -> float:
-        """The fullest device against the average: all hold shards of one size, so 1 unless shards are uneven."""
-        return 1.0
+        """The fullest device against the average: 1 where all hold the same."""
+        devices = {d for used in self.by_device.values() for d in used}
+        sums = [sum(used.get(d, 0) for used in self.by_device.values()) for d in sorted(devices)]
+        return max(sums) * len(sums) / sum(sums) if sum(sums) else 1.0
 
     def __str__(self) -> str:
         lines = [f"{size:>14,} B  {memory:<4}  {name}" for name, memory, size in self.rows]
         for name, used in self.total.items():
             state = "does not fit" if name in self.too_much else f"{used / self.room[name]:.1%}"
-            lines.append(
-                f"{used:>14,} B  {name:<4}  of {self.room[name]:,} B on each of {self.devices} devices: {state}"
-            )
-        return "\n".join(lines)
+            lines.append(f"{used:>14,} B  {name:<4}  of {self.room[name]:,} B on the fullest device: {state}")
+        return "\n".join([*lines, f"the fullest device holds {self.balance:.2f} × the average"])
 
 
 def memory_report(mesh_device: MeshDevice) -> MemoryReport:
-    """What the tensors on a mesh take on each device."""
-    rows = sorted((str(t), t.memory_config().buffer_type.value, t.device_bytes) for t in mesh_device.tensors)
-    total = {name: sum(size for _, memory, size in rows if memory == name) for name in ("dram", "l1")}
-    return MemoryReport(tuple(rows), total, {"dram": DRAM_BYTES, "l1": L1_BYTES}, mesh_device.get_num_devices())
+    """What the tensors on a mesh, and on its submeshes, take on each device."""
+    tensors = [t for device in (mesh_device, *mesh_device.get_submeshes()) for t in device.tensors]
+    rows = sorted((str(t), t.memory_config().buffer_type.value, t.device_bytes) for t in tensors)
+    used: dict[str, dict[int, int]] = {name: dict.fromkeys(mesh_device.get_device_ids(), 0) for name in ("dram", "l1")}
+    for tensor in tensors:
+        for device, size in tensor.bytes_by_device().items():
+            used[tensor.memory_config().buffer_type.value][device] += size
+    return MemoryReport(tuple(rows), used, {"dram": DRAM_BYTES, "l1": L1_BYTES})

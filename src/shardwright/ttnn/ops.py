@@ -1,4 +1,4 @@
-"""Operations: every device computes on its own tensor, with torch; placements follow from the rules of the table where they can."""
+"""Operations: every device computes on its own tensor, with torch; placements follow from the rules of the table."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -70,8 +70,17 @@ def _known(name: str, attrs: Attrs, operands: Sequence[Tensor]) -> tuple[Shardin
         return None
     kinds = [(layout_of(t.sharding, t.global_shape), t.value.dtype) for t in operands if t.sharding is not None]
     plan = static_plan(name, kinds, attrs, ())
-    in_place = all(a is b.sharding for a, b in zip(plan.strategy.operands, plan.given, strict=True))
+    pairs = zip(plan.strategy.operands, plan.given, strict=True)
+    in_place = all(
+        np.array_equal(layout_of(a, b.shape).boxes, b.boxes) and _split(a.partial, a) == _split(b.sharding.partial, a)
+        for a, b in pairs
+    )
     return (plan.results[0].sharding, plan.results[0].shape) if in_place and not plan.strategy.fetched else None
+
+
+def _split(axes: Sequence[str], sharding: Sharding) -> set[str]:
+    """The axes along which devices differ."""
+    return {axis for axis in axes if sharding.mesh.axis(axis).size > 1}
 
 
 def _batchwise(operands: Sequence[Tensor], result: PerDevice) -> tuple[Sharding, tuple[int, ...]] | None:
@@ -295,7 +304,10 @@ def reshape(tensor: Tensor, shape: Sequence[int], **options: Any) -> Tensor:
         and sizes[0] == tensor.shape[0]
     )
     where = (lambda made: _batchwise((tensor,), made)) if whole else None
-    return _op(lambda x: x.reshape(sizes), (tensor,), where, options)
+    local = (-1, *sizes[1:]) if whole and 0 not in sizes[1:] else sizes  # devices may hold fewer samples
+    return _op(
+        lambda x: x.reshape(local if x.numel() else (0, *sizes[1:]) if whole else sizes), (tensor,), where, options
+    )
 
 
 def permute(tensor: Tensor, dims: Sequence[int], **options: Any) -> Tensor:

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,8 +113,13 @@ class Tensor:
 
     @property
     def device_bytes(self) -> int:
-        """What it takes on each device."""
+        """What it takes on the device with the largest shard."""
         return bytes_of(self.shape, self.dtype, self.layout)
+
+    def bytes_by_device(self) -> dict[int, int]:
+        """What it takes on each device, by its id."""
+        pairs = zip(self.mesh.device_ids, self._value.values(), strict=True)
+        return {device: bytes_of(x.shape, self.dtype, self.layout) if x.size else 0 for device, x in pairs}
 
     def tensor_topology(self) -> "TensorTopology":
         """How it is distributed."""
@@ -228,13 +234,33 @@ def to_torch(
     """A tensor on the host as a composer joins it; without one, what its sharding says it is."""
     composer = mesh_composer or default_composer()
     note("to_torch", tensor, composer=composer)
-    if composer is not None:
+    if composer is not None and not _undoes(composer, tensor):
         made = composer.compose(tensor.mesh.shape, device_tensors(tensor))
     else:
         made = as_torch(np.array(_whole(tensor)))
     if dtype is None:
         return made
     return [x.to(dtype) for x in made] if isinstance(made, list) else made.to(dtype)
+
+
+def _undoes(composer: Composer, tensor: Tensor) -> bool:
+    """Whether a composer gives back the one tensor that was cut: then it is read in one piece."""
+    sharding = tensor.sharding
+    if sharding is None or sharding.partial or composer.mesh_shape is not None or not sharding.dims:
+        return False
+    mesh, rank = sharding.mesh, len(sharding.dims)
+    given = composer.dims if composer.flat is None else [composer.flat]
+    if given is None or any(d is not None and not -rank <= d < rank for d in given):
+        return False
+    wanted: list[tuple[str, ...]] = [()] * rank
+    if composer.flat is not None:
+        wanted[composer.flat % rank] = mesh.axis_names
+    elif len(given) == len(mesh.axis_names):
+        for axis, dim in zip(mesh.axis_names, given, strict=True):
+            if dim is not None:
+                wanted[dim % rank] += (axis,)
+    long = [tuple(a for a in axes if mesh.axis(a).size > 1) for axes in wanted]
+    return long == [tuple(a for a in axes if mesh.axis(a).size > 1) for axes in sharding.dims]
 
 
 def _whole(tensor: Tensor) -> NDArray[Any]:
@@ -382,13 +408,13 @@ def as_tensor(
 def _read(path: Path, stamp: dict[str, Any]) -> NDArray[Any] | None:
     """What a cache file holds, if it is whole and for this tensor."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             known, raw = json.loads(str(file["stamp"])), file["raw"]
             name = str(file["dtype"])
             kept: NDArray[Any] = raw.view(np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name))
             right = hashlib.sha256(raw.tobytes()).hexdigest() == str(file["check"])
             return kept.reshape(file["shape"]) if known == stamp and right else None
-    except (OSError, ValueError, KeyError, EOFError):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
 
 
