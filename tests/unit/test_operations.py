@@ -672,3 +672,10 @@ def test_small_floats_with_nan_are_told_apart():
     values, counts = snp.unique_counts(sw.shard(np.array([2, np.nan, 1, 2, np.nan, 1, 2, 1], bf16), X2, P("x")))
     assert_same(values, np.array([1, 2, np.nan, np.nan], bf16))
     assert counts.tolist() == [3, 3, 1, 1]
+
+
+def test_eigenvalues_are_complex_and_a_clip_may_have_no_bounds():
+    x = sw.shard(np.eye(2, dtype=np.float32), X2, P())
+    assert [r.dtype for r in snp.linalg.eig(x)] == [np.complex64] * 2
+    assert snp.linalg.eigvals(x).dtype == np.complex64
+    assert_same(snp.clip(x), np.eye(2, dtype=np.float32))

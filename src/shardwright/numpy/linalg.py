@@ -251,15 +251,13 @@ class SVDResult(NamedTuple):
 
 def eig(x: Any, /) -> EigResult:
     """Eigenvalues and eigenvectors, complex."""
-    values, vectors = _square("eig", x)
-    kind = np.result_type(values.dtype, np.complex64)
-    return EigResult(astype(values, kind, copy=False), astype(vectors, kind, copy=False))
+    return EigResult(*_square("eig", x))
 
 
 def eigvals(x: Any, /) -> Array:
     """Eigenvalues, complex."""
     values: Array = _square("eigvals", x)
-    return astype(values, np.result_type(values.dtype, np.complex64), copy=False)
+    return values
 
 
 def eigh(x: Any, /) -> EigResult:

@@ -78,7 +78,7 @@ def _clip(x: Any, *bounds: Any, low: bool, high: bool) -> Any:
 
 
 def _clip_tried(x: Any, *bounds: Any) -> Any:
-    return np.clip(x, bounds[0], bounds[-1])
+    return np.clip(x, bounds[0], bounds[-1]) if bounds else x
 
 
 def _isin(call: Call, x: Any, values: Any) -> Any:
@@ -126,6 +126,19 @@ def _shifted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _power_dtypes(kinds: Sequence[Any], attrs: Any) -> tuple[Any, ...]:
     return dt.as_ran(np.linalg.inv, 2)(kinds, attrs) if attrs["n"] < 0 else dt.first(kinds, attrs)
+
+
+def _complex(x: Any) -> Any:
+    return x.astype(np.result_type(x.dtype, np.complex64), copy=False)
+
+
+def _eig(x: Any) -> tuple[Any, ...]:
+    """Complex whatever the data: NumPy gives real numbers where they happen to do."""
+    return tuple(map(_complex, np.linalg.eig(x)))
+
+
+def _eigvals(x: Any) -> Any:
+    return _complex(np.linalg.eigvals(x))
 
 
 def _norm2(x: Any, ord: Any, keepdims: bool) -> Any:
@@ -197,8 +210,8 @@ OPS: dict[str, Op] = _rows_of(
     _matrices("svdvals", "... m n -> ... q", "m n q", np.linalg.svdvals),
     _matrices("eigh", "... m n -> ... m, ... m n", "m n", np.linalg.eigh),
     _matrices("eigvalsh", "... m n -> ... m", "m n", np.linalg.eigvalsh),
-    _matrices("eig", "... m n -> ... m, ... m n", "m n", np.linalg.eig),
-    _matrices("eigvals", "... m n -> ... m", "m n", np.linalg.eigvals),
+    _matrices("eig", "... m n -> ... m, ... m n", "m n", _eig),
+    _matrices("eigvals", "... m n -> ... m", "m n", _eigvals),
     # windows
     Op("convolution", f.windows("convolution"), k.convolution, dt.promoted),
     Op("max_pool", f.windows("max_pool"), k.pooling(np.max, k.lowest)),
