@@ -56,9 +56,47 @@ def put(x: Any, index: Any, value: Any) -> Any:
             fill = apply("astype", (given,), Attrs(dtype=x.dtype))
             made = apply("where", (mask, fill, x))
             return made if made.traces else made.reshard(target)
+    if not any(entry is None or _is_array(entry) for entry in entries):
+        made = _put_rows(x, entries, given)
+        return made if made.traces else made.reshard(target)
     pattern, operands = _pattern(x, entries)
     ((_, result),) = find("update", [x, given, *operands], Attrs(pattern=pattern))
     return held_like(x, result, target)
+
+
+def _put_rows(x: Any, entries: list[Any], value: Any) -> Any:
+    """x with a value in the rows that integers and slices name: the value's rows go to their places, and a mask chooses."""
+    shape: list[int] = []  # of what is replaced, integers as dims of 1
+    maps: list[RowMap | None] = []
+    flips: list[RowMap | None] = []
+    mask: Any = None
+    for dim, (entry, size) in enumerate(zip(entries, x.shape, strict=True)):
+        if not isinstance(entry, slice) and not -size <= entry < size:
+            raise IndexError(f"Index {entry} is out of bounds for dim {dim} of size {size}.")
+        rows = range(*entry.indices(size)) if isinstance(entry, slice) else range(entry % size, entry % size + 1)
+        count = len(rows)
+        flips.append(RowMap(count, count - 1, -1) if rows.step < 0 and count else None)
+        if rows.step < 0:
+            rows = rows[::-1]
+        shape.append(count)
+        maps.append(RowMap(size, -(rows.start // rows.step), every=rows.step) if rows != range(size) else None)
+        if maps[-1] is not None:
+            flags = np.zeros(size, bool)
+            flags[rows.start : rows.stop : rows.step] = count > 0
+            own = _lifted(x, flags.reshape([size if d == dim else 1 for d in range(x.ndim)]))
+            mask = own if mask is None else apply("bitwise_and", (mask, own))
+    kept = [n for n, entry in zip(shape, entries, strict=True) if isinstance(entry, slice)]
+    fill = apply("astype", (value,), Attrs(dtype=x.dtype)) if value.dtype != x.dtype else value
+    while fill.ndim > len(kept) and fill.shape[0] == 1:
+        fill = apply("reshape", (fill,), Attrs(shape=fill.shape[1:]))
+    fill = apply("broadcast_to", (fill,), Attrs(shape=tuple(kept)))
+    fill = apply("reshape", (fill,), Attrs(shape=tuple(shape)))
+    for some in (flips, maps):
+        if any(row_map is not None for row_map in some) and 0 not in shape:
+            fill = apply("rows", (fill,), Attrs(maps=tuple(some)))
+    if mask is None:
+        return fill
+    return x.again() if 0 in shape else apply("where", (mask, fill, x))
 
 
 def take(x: Any, indices: Any, axis: int) -> Any:

@@ -11,10 +11,11 @@ import numpy as np
 from shardwright.array import Array, shard
 from shardwright.auto import current_policy
 from shardwright.dispatch import is_strict
+from shardwright.engines import engine_named
 from shardwright.errors import ArrayError, ProgramError, TraceError
 from shardwright.explain import Explanation, explained
 from shardwright.mesh import Mesh, current_mesh
-from shardwright.program import Program, Traced, Type, compiled, current_trace, lower, trace
+from shardwright.program import Program, Traced, Type, agree, compiled, current_trace, lower, trace
 from shardwright.program.run import layout
 from shardwright.rules import ShardingRule, is_array, resolved
 from shardwright.sharding import Layout, P, Sharding
@@ -123,6 +124,9 @@ class Lowered:
             order=self.program.nodes,
         )
         self._run = compiled(inner)
+        engine = engine_named(mesh.engine)
+        if engine.processes > 1:  # before the first collective: one of a different program would wait for ever
+            agree(engine.everyones(self.program.fingerprint))
 
     def _traced(
         self, jit: "SJIT", leaves: list[Any], types: list[Type], given: Any, names: list[str]

@@ -42,3 +42,13 @@ def test_the_picture_in_the_readme_is_the_librarys():
     x = sw.shard(np.zeros((6, 10), np.float32), sw.Mesh(data=2, model=4), sw.P("data", "model"))
     first = next(block for block in BLOCK.finditer((ROOT / "README.md").read_text()) if block["kind"] == "text")
     assert first["body"] == sw.picture(x) + "\n"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "examples").glob("*.py")), ids=lambda page: page.name)
+def test_examples_run_and_say_that_they_are_right(page):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(page.read_text(), str(page), "exec"), {})
+    checks = [line for line in out.getvalue().splitlines() if line.endswith((": True", ": False"))]
+    assert checks
+    assert all(line.endswith("True") for line in checks)

@@ -443,6 +443,20 @@ def test_updates_in_place_change_the_functions_own_variables():
     assert_same(sw.sjit(sums)(vector()), np.arange(8.0) * 3)
 
 
+def test_slices_are_assigned_inside_programs():
+    def fn(x):
+        x[1:3] = 2.0
+        x[-1] = 7.5
+        x[::-3] = -1.0
+        return x
+
+    expected = np.arange(8.0)
+    fn(expected)
+    with sw.strict():
+        assert_same(sw.sjit(fn)(vector()), expected)
+        assert_same(fn(vector()), expected)
+
+
 def test_arrays_from_outside_are_not_changed_while_traced():
     w = vector()
 
@@ -593,7 +607,7 @@ def test_errors_have_words():
     with pytest.raises(ShardingError, match="is no regular expression"):
         TreePathShardingRule(("(", P())).apply({"a": np.ones(4)})
     with pytest.raises(sw.errors.OperationError, match=r"update works on the whole tensor .* Write it with where"):
-        sw.sjit(lambda x: x.__setitem__(slice(1, 3), 2.0))(vector())
+        sw.sjit(lambda x: x.__setitem__([1, 3], 2.0))(vector())
     with pytest.raises(ProgramError, match="a program is on one mesh"):
         sw.sjit(lambda a, b: (a, b))(vector(), sw.shard(np.ones(8), sw.Mesh(y=2), P("y")))
 

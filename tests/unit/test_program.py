@@ -10,6 +10,7 @@ import shardwright as sw
 import shardwright.numpy as snp
 from helpers import assert_same
 from shardwright import P, nn
+from shardwright.engines import engine_named
 from shardwright.errors import ProgramError
 from shardwright.program import Type, agree, compiled, lower, received, trace
 from shardwright.program.passes import Rewriter, fused, peak_bytes, reduced_once, scheduled, shortened
@@ -356,3 +357,15 @@ def test_processes_with_different_programs_are_told_the_first_step_that_differs(
         agree([one, other])
     with pytest.raises(ProgramError, match="nothing more"):
         agree([one, [*one, "more"]])
+
+
+def test_an_engine_with_several_processes_compares_programs_before_it_runs(monkeypatch):
+    engine = engine_named("numpy")
+    monkeypatch.setattr(engine, "processes", 2)
+    monkeypatch.setattr(engine, "everyones", lambda steps: [steps, steps])
+    (x,) = arrays((X, P("data")))
+    step = sw.sjit(lambda x: x + 1)
+    assert_same(step(x), X + 1)
+    monkeypatch.setattr(engine, "everyones", lambda steps: [steps, (*steps[:1], "%1: another")])
+    with pytest.raises(ProgramError, match=r"Step 1 of process 0 is\n  %1: f64\[8@data,4\] = add"):
+        sw.sjit(lambda x: x + 1)(x)

@@ -38,8 +38,14 @@ from shardwright.sharding import REDUCTIONS, Layout, Sharding, layout_of
 class Stacked:
     """Every device in one process, on NumPy."""
 
+    processes = 1  # that share the work
+
     def __init__(self) -> None:
         self._open = threading.local()
+
+    def everyones(self, steps: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """The steps of the program that each process holds: here there is one process."""
+        return [steps]
 
     # -- host tensors and lanes -----------------------------------------------------------------------------------
 
