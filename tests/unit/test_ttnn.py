@@ -642,3 +642,231 @@ def test_the_guides_snippets_run_as_written():
     expected = reference_model(names["batch_input"].reshape(4, 6))
     assert torch.allclose(names["output_torch"].float(), expected, atol=0.1)
     assert names["mesh_device"].closed
+
+
+# -- cases that were once wrong ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def square():
+    return ttnn.open_mesh_device(ttnn.MeshShape(2, 2))
+
+
+def on(device, tensor, *dims, flat=None, **options):
+    """A tensor on a mesh: split by axes, flat over all devices, or whole."""
+    mapper = ttnn.ShardTensor2dMesh(device, dims=dims) if dims else None
+    mapper = ttnn.ShardTensorToMesh(device, dim=flat) if flat is not None else mapper
+    return ttnn.from_torch(tensor, device=device, mesh_mapper=mapper, **options)
+
+
+def test_a_reshape_must_fit_each_device(square):
+    x = on(square, numbers(8, 6), flat=0)
+    with pytest.raises(RuntimeError, match=r"\[2, 6\] has 12 elements on a device and does not become \[2, 3\]"):
+        ttnn.reshape(x, (2, 3))
+    y = ttnn.reshape(on(square, numbers(7, 3, 2), flat=0), (2, -1))
+    assert y.global_shape == (7, 6)
+    assert torch.equal(ttnn.to_torch(y), numbers(7, 6))
+
+
+def test_devices_compute_what_fits_them_and_claim_no_more(square):
+    x = on(square, numbers(8, 6), flat=0)
+    for y in (
+        ttnn.add(x, on(square, torch.ones(2, 6))),
+        ttnn.matmul(on(square, torch.ones(4, 8), flat=1), on(square, torch.ones(2, 3))),
+        ttnn.concat([x, on(square, torch.ones(2, 3))], 1),
+    ):
+        assert y.sharding is None
+        with pytest.raises(RuntimeError, match="no longer the shards of one tensor"):
+            _ = y.global_shape
+    spread = ttnn.add(on(square, numbers(4, 6), flat=0), on(square, numbers(4, 6)))  # one row meets four
+    assert (spread.shape, spread.sharding) == ((4, 6), None)
+
+
+def test_composers_neither_lose_nor_invent(mesh):
+    t = ttnn.from_torch(numbers(8, 8), mesh_mapper=ttnn.ShardTensor2dMesh(mesh, (2, 4), (0, 1)))
+    with pytest.raises(RuntimeError, match="does not match the device shape size"):
+        ttnn.to_torch(t, mesh_composer=ttnn.ConcatMesh2dToTensor(mesh, (8, 8), (0, 1)))
+    regrouped = ttnn.from_torch(numbers(8, 8), mesh_mapper=ttnn.ShardTensor2dMesh(mesh, (4, 2), (0, 1)))
+    assert (regrouped.shape, regrouped.mesh.shape) == ((2, 4), (4, 2))
+    assert torch.equal(
+        ttnn.to_torch(regrouped, mesh_composer=ttnn.ConcatMesh2dToTensor(mesh, (4, 2), (0, 1))), numbers(8, 8)
+    )
+    uneven = ttnn.from_torch(numbers(15, 1), mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0))
+    with pytest.raises(RuntimeError, match="Shard shape mismatch: expected"):
+        ttnn.to_torch(uneven, mesh_composer=ttnn.ConcatMesh2dToTensor(mesh, (2, 4), (0, 1)))
+    with pytest.raises(RuntimeError, match="dims must be unique"):
+        ttnn.to_torch(uneven, mesh_composer=ttnn.ConcatMesh2dToTensor(mesh, None, (0, 0)))
+    with pytest.raises(RuntimeError, match="The number of dims 0 does not match"):
+        ttnn.to_torch(ttnn.from_torch(numbers(2), device=mesh), mesh_composer=ttnn.ConcatMesh2dToTensor(mesh, dims=()))
+
+
+def test_summands_are_no_copies(square):
+    p = ttnn.matmul(on(square, numbers(4, 8), 1, None), on(square, numbers(8, 8), 0, None))
+    assert p.tensor_topology().placements() == [ttnn.PlacementPartial(), ttnn.PlacementReplicate()]
+    text = ttnn.visualize_tensor(p, colour=True)
+    assert text.count("summand") == 4
+    assert len(set(re.findall(r"\033\[(\d\d)m", text))) == 4
+    x = ttnn.all_gather(on(square, numbers(8, 6), 0, None), 0, cluster_axis=1)
+    assert (x.sharding, x._global) == (None, None)
+
+
+def test_lists_of_shards_are_copies(square):
+    y = on(square, torch.zeros(2, 2))
+    ttnn.to_torch(y, mesh_composer=ttnn.ListMeshToTensor())[0].fill_(7)
+    assert torch.equal(ttnn.to_torch(y), torch.zeros(2, 2))
+
+
+def test_the_device_that_is_named_counts(mesh):
+    part, other = mesh.create_submesh((1, 2), (1, 2)), ttnn.open_mesh_device((1, 2))
+    assert ttnn.from_torch(numbers(8, 2), device=part, mesh_mapper=ttnn.ShardTensorToMesh(dim=0)).mesh.device_ids == (
+        6,
+        7,
+    )
+    assert ttnn.from_torch(numbers(8, 2), device=other, mesh_mapper=ttnn.ShardTensorToMesh(dim=0)).shape == (4, 2)
+    with pytest.raises(RuntimeError, match=r"The mapper is for .* but device= is"):
+        ttnn.from_torch(numbers(8, 2), device=part, mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0))
+
+
+def test_parts_of_a_mesh_that_mappers_use_are_no_submeshes(mesh):
+    ttnn.from_torch(torch.ones(8, 2), device=mesh, mesh_mapper=ttnn.ShardTensor2dMesh(mesh, (1, 2), (None, 0)))
+    config = ttnn.MeshMapperConfig(
+        [ttnn.PlacementShard(0), ttnn.PlacementReplicate()], mesh_shape_override=(2, 2), mesh_offset_override=(0, 2)
+    )
+    for owner in (mesh, None):
+        x = ttnn.from_torch(torch.ones(8, 2), device=mesh, mesh_mapper=ttnn.create_mesh_mapper(owner, config))
+        assert x.mesh.device_ids == (2, 3, 6, 7)
+    assert ttnn.memory_report(mesh).by_device["dram"][7] == x.device_bytes
+    ttnn.close_mesh_device(mesh)
+    with pytest.raises(RuntimeError, match="closed"):
+        ttnn.to_torch(x)
+
+
+def test_collectives_keep_block_floats(square):
+    torch.manual_seed(0)
+    t = on(square, torch.randn(8, 48), dtype=ttnn.bfloat8_b, flat=0)
+    for made in (ttnn.all_reduce(t), ttnn.reduce_scatter(t, 1), t[:, 3:19]):
+        for part in ttnn.to_torch(made, mesh_composer=ttnn.ListMeshToTensor()):
+            assert torch.equal(part, ttnn.to_torch(ttnn.from_torch(part, ttnn.bfloat8_b)))
+    eight = ttnn.open_mesh_device((2, 4))
+    last = ttnn.from_torch(torch.ones(4, 20), ttnn.bfloat8_b, mesh_mapper=ttnn.ShardTensorToMesh(eight, 1))
+    assert torch.equal(ttnn.to_torch(last), torch.ones(4, 20))
+    assert ttnn.from_torch(torch.zeros(4, 0), ttnn.bfloat8_b).shape == (4, 0)
+
+
+def test_a_cache_does_not_depend_on_who_wrote_it(tmp_path, square):
+    torch.manual_seed(0)
+    x, name = torch.randn(4, 30) * torch.logspace(-2, 2, 30), tmp_path / "w"
+    mapper = ttnn.ShardTensorToMesh(square, 1)
+    ttnn.as_tensor(x, ttnn.bfloat8_b, device=square, cache_file_name=name)
+    again = ttnn.as_tensor(x, ttnn.bfloat8_b, device=square, cache_file_name=name, mesh_mapper=mapper)
+    fresh = ttnn.from_torch(x, ttnn.bfloat8_b, device=square, mesh_mapper=mapper)
+    assert torch.equal(ttnn.to_torch(again), ttnn.to_torch(fresh))
+    assert ttnn.as_tensor(torch.tensor(2.0), device=square, cache_file_name=name).shape == ()
+    path = tmp_path / "w_dtype_BFLOAT8_B.npz"
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 37):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0xFF
+        path.write_bytes(bytes(damaged))
+        read = ttnn.as_tensor(x, ttnn.bfloat8_b, device=square, cache_file_name=name, mesh_mapper=mapper)
+        assert torch.equal(ttnn.to_torch(read), ttnn.to_torch(fresh))
+
+
+def test_images_are_not_mixed(square):
+    sizes = {
+        "in_channels": 3,
+        "out_channels": 5,
+        "batch_size": 2,
+        "input_height": 4,
+        "input_width": 4,
+        "kernel_size": 3,
+    }
+    weight = on(square, torch.randn(5, 3, 3, 3))
+    with pytest.raises(RuntimeError, match=r"conv2d: \[2, 2, 4, 3\] on a device are no images"):
+        ttnn.conv2d(input_tensor=on(square, torch.randn(2, 4, 4, 3), 1, None), weight_tensor=weight, **sizes)
+    rows = on(square, torch.randn(2, 4, 4, 3).reshape(1, 1, 32, 3))
+    made, (height, width) = ttnn.conv2d(input_tensor=rows, weight_tensor=weight, return_output_dim=True, **sizes)
+    assert (made.shape, height, width) == ((1, 1, 2 * 2 * 2, 5), 2, 2)
+
+
+def test_the_checklist_judges_what_was_done(square):
+    def watched(run):
+        with ttnn.check(square) as found:
+            run()
+        return found.points
+
+    x = on(square, numbers(8, 4), 0, 1)
+    right = ttnn.create_mesh_composer(square, ttnn.MeshComposerConfig([0, 1]))
+    assert watched(lambda: ttnn.to_torch(x, mesh_composer=right))[4].kept
+    wrong = ttnn.ConcatMesh2dToTensor(square, dims=(1, 0))
+    assert watched(lambda: ttnn.to_torch(x, mesh_composer=wrong))[4].kept is False
+    whole = ttnn.all_gather(ttnn.all_gather(x, 1, cluster_axis=1), 0, cluster_axis=0)
+    assert watched(lambda: ttnn.to_torch(whole, mesh_composer=ttnn.ConcatMeshToTensor(dim=0)))[4].kept is False
+    lost = ttnn.softmax(x, -1)
+    assert watched(lambda: ttnn.to_torch(lost, mesh_composer=right))[4].kept is False
+
+    def late():
+        ttnn.synchronize_device(square)
+        ttnn.to_torch(ttnn.relu(x))
+
+    assert watched(late)[5].kept is False
+    model = torch.nn.Linear(4, 4)
+    points = watched(lambda: ttnn.preprocess_model_parameters(initialize_model=lambda: model, device=square))
+    assert points[1].kept
+
+
+def test_chips_that_are_not_there():
+    for options in (
+        {"mesh_shape": (1, 4), "offset": (0, 6)}, {"mesh_shape": (1, 8), "offset": (1, 0)}, {"mesh_shape": (0, 2)},
+        {"mesh_shape": (1, 2), "physical_device_ids": [50, 99]}, {"mesh_shape": (1, 2), "physical_device_ids": [1]},
+        {"mesh_shape": 4},
+    ):  # fmt: skip
+        with pytest.raises(RuntimeError, match=r"\. [A-Z]"):
+            ttnn.open_mesh_device(**options)
+    with pytest.raises(RuntimeError, match="has no chips"):
+        ttnn.set_system((0,))
+
+
+def test_memory_by_chip_and_small_faults(mesh):
+    inner = mesh.create_submesh((1, 2)).create_submesh((1, 1))
+    z = ttnn.from_torch(torch.zeros(64, 64), device=inner)
+    for device in (mesh, inner):
+        assert ttnn.memory_report(device).total["dram"] == 64 * 64 * 4
+    grid = mesh.dram_grid_size()
+    config = ttnn.create_sharded_memory_config(
+        (32, 32), grid, ttnn.ShardStrategy.WIDTH, use_height_and_width_as_shard_shape=True
+    )
+    assert config.buffer_type is ttnn.BufferType.DRAM
+    assert torch.equal(ttnn.to_torch(ttnn.zeros_like(on(mesh, torch.tensor([[float("inf"), 1]])))), torch.zeros(1, 2))
+    ttnn.deallocate(z)
+    with pytest.raises(RuntimeError, match="was deallocated"):
+        ttnn.to_torch(z)
+
+
+def test_errors_are_ttnns(square):
+    x = on(square, numbers(8, 6), flat=0)
+    whole = on(square, numbers(4, 3))
+    ints = on(square, torch.ones(2, 2).int())
+    for call in (
+        lambda: ttnn.all_gather(x, 5),
+        lambda: ttnn.reduce_scatter(whole, 1, cluster_axis=0),
+        lambda: ttnn.mesh_partition(whole, 1),
+        lambda: ttnn.broadcast(x, (0, 7)),
+        lambda: ttnn.broadcast(x, (0,)),
+        lambda: ttnn.softmax(x, 5),
+        lambda: ttnn.sum(x, 5),
+        lambda: ttnn.permute(x, (0, 5)),
+        lambda: ttnn.linear(x, on(square, numbers(6, 2)), activation="mish"),
+        lambda: ttnn.embedding(on(square, torch.tensor([[9]])), on(square, numbers(4, 2))),
+        lambda: ttnn.aggregate_tensor(x, ttnn.ListMeshToTensor()),
+        lambda: ttnn.add(ints, 0.5),
+        lambda: ttnn.mean(ints),
+        lambda: ttnn.add(x, ttnn.from_torch(numbers(2, 6))),
+        lambda: square.get_device_id((5, 5)),
+        lambda: square.create_submeshes((2,)),
+        lambda: square.reshape((-2, -2)),
+        lambda: ttnn.from_torch(numbers(2, 2), mesh_mapper=ttnn.ShardTensor2dMesh(square, None, (0,))),
+    ):
+        with pytest.raises(RuntimeError, match=r"\. [A-Z]"):
+            call()
+    assert ttnn.combine_device_tensors(ttnn.get_device_tensors(on(square, numbers(7, 2), flat=0))).mesh.shape == (1, 4)

@@ -5,6 +5,7 @@ and what they hold together is known as long as it is the shards of one tensor.
 """
 
 import sys
+from importlib.util import find_spec
 
 from shardwright.ttnn import model_preprocessing, tt_cnn
 from shardwright.ttnn.batches import pad_batch, unpad_batch
@@ -58,6 +59,7 @@ from shardwright.ttnn.mapping import (
     ListMeshToTensor,
     MeshComposerConfig,
     MeshMapperConfig,
+    PlacementPartial,
     PlacementReplicate,
     PlacementShard,
     ReplicateTensorToMesh,
@@ -157,6 +159,7 @@ __all__ = [
     "MeshShape",
     "MeshType",
     "ParameterDict",
+    "PlacementPartial",
     "PlacementReplicate",
     "PlacementShard",
     "ReplicateTensorToMesh",
@@ -259,6 +262,6 @@ def install() -> None:
     """Let `import ttnn` and `from models.tt_cnn.tt.pipeline import …` find this package, in this process."""
     sys.modules["ttnn"] = sys.modules[__name__]
     sys.modules["ttnn.model_preprocessing"] = model_preprocessing
-    for name in ("models", "models.tt_cnn", "models.tt_cnn.tt"):
+    for name in ("models.tt_cnn", "models.tt_cnn.tt", *(() if find_spec("models") else ("models",))):
         sys.modules[name] = tt_cnn
     sys.modules["models.tt_cnn.tt.pipeline"] = pipeline

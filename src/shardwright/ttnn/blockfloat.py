@@ -14,6 +14,8 @@ def rounded(x: NDArray[np.float32], bits: int, pad_value: float = 0.0) -> NDArra
     >>> rounded(np.array([1, 0.1, 0.01, 0.001], np.float32), 7).tolist()
     [1.0, 0.09375, 0.015625, 0.0]
     """
+    if not x.size:
+        return x.astype(np.float32)
     width = x.shape[-1] if x.ndim else 1
     flat = np.ascontiguousarray(x, np.float32).reshape(-1, max(width, 1))
     room = -(-width // TILE) * TILE

@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from shardwright.collectives import AllGather, AllReduce, AllSlice, AllToAll, Broadcast, Collective, ReduceScatter
-from shardwright.errors import CollectiveError, ShardingError
+from shardwright.engines.lanes import stack
+from shardwright.errors import CollectiveError, ShardingError, ShardwrightError
 from shardwright.per_device import PerDevice
 from shardwright.sharding import Sharding
 from shardwright.ttnn.errors import fatal
-from shardwright.ttnn.tensors import Tensor
+from shardwright.ttnn.tensors import Tensor, as_blocks
 from shardwright.ttnn.watch import note
 
 
@@ -23,10 +26,20 @@ def _axes(tensor: Tensor, cluster_axis: int | None) -> tuple[str, ...]:
 
 def _run(tensor: Tensor, collective: Collective) -> Tensor:
     """Run a collective; the result's placement is known if the operand's was one that the collective speaks of."""
-    made = tensor.value.apply_collective(collective)
+    try:
+        made = as_blocks(tensor.value.apply_collective(collective), tensor.dtype)
+    except ShardwrightError as error:
+        raise fatal(str(error).split(". ")[0], "Give a dim that divides, or an axis of the mesh.") from error
     note(collective.name, tensor)
+    _touched(tensor)
     sharding, shape = _placement(tensor, collective)
     return tensor.like(made, sharding, shape)
+
+
+def _touched(tensor: Tensor) -> None:
+    device = tensor.device()
+    if device is not None:
+        device.synchronized = False
 
 
 def _placement(tensor: Tensor, collective: Collective) -> tuple[Sharding | None, tuple[int, ...] | None]:
@@ -46,8 +59,14 @@ def _placement(tensor: Tensor, collective: Collective) -> tuple[Sharding | None,
         dim = collective.dim % len(shape)
         group = tensor.mesh.axis_size(collective.axes)
         grown = tuple(n * group if d == dim else n for d, n in enumerate(shape))
-        return (sharding if not sharding.dims[dim] else None), grown
+        return (sharding, grown) if not sharding.dims[dim] else (None, None)
     return None, None
+
+
+def _coords(tensor: Tensor, coord: Sequence[int]) -> None:
+    shape = tensor.mesh.shape
+    if len(tuple(coord)) != len(shape) or any(not 0 <= a < n for a, n in zip(coord, shape, strict=True)):
+        raise fatal(f"Coordinate {list(coord)} is not in the mesh {list(shape)}", "Give one place per mesh axis.")
 
 
 def all_gather(tensor: Tensor, dim: int, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
@@ -80,6 +99,7 @@ def broadcast(
 ) -> Tensor:
     """Every device of a group gets the tensor of the one at the sender's place."""
     axes = _axes(tensor, cluster_axis)
+    _coords(tensor, sender_coord)
     place = dict(zip(tensor.mesh.axis_names, tuple(sender_coord), strict=True))
     return _run(tensor, Broadcast(axes, tuple(place[axis] for axis in axes)))
 
@@ -103,9 +123,15 @@ def point_to_point(
 ) -> Tensor:
     """The receiver gets the sender's tensor; all others keep their own."""
     mesh = tensor.mesh
+    for coord in (sender_coord, receiver_coord):
+        _coords(tensor, coord)
     here, there = (mesh.position(mesh.index(tuple(c))) for c in (sender_coord, receiver_coord))
     values = list(tensor.value.values())
     values[there] = values[here]
     note("point_to_point", tensor)
     same = tensor.sharding is not None and tensor.sharding.is_replicated
-    return tensor.like(PerDevice(mesh, values), tensor.sharding if same else None, tensor._global if same else None)
+    return tensor.like(
+        PerDevice.of(stack(mesh, [np.asarray(x) for x in values])),
+        tensor.sharding if same else None,
+        tensor._global if same else None,
+    )

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwright.ttnn.devices import MeshDevice
-from shardwright.ttnn.mapping import ConcatMesh2dToTensor, ConcatMeshToTensor, ListMeshToTensor
-from shardwright.ttnn.tensors import Tensor
+from shardwright.ttnn.mapping import ListMeshToTensor
+from shardwright.ttnn.tensors import Tensor, undoes
 from shardwright.ttnn.watch import watchers
 
 POINTS = (
@@ -71,7 +71,7 @@ class Checklist:
     def _watch(self, what: str, subject: Any, line: str, details: dict[str, Any]) -> None:
         if not isinstance(subject, Tensor) or subject.mesh.size != self.device.mesh.size:
             return
-        if what == "from_torch":
+        if what == "from_torch" or (what == "to_device" and subject.sharding is not None):
             self._placed(subject, line)
         elif what == "to_torch":
             self._read(subject, details.get("composer"), line)
@@ -93,14 +93,14 @@ class Checklist:
         self._say(
             5, self.device.synchronized, "" if self.device.synchronized else "ttnn.synchronize_device comes first", line
         )
-        sharding = tensor.sharding
-        split = [dim for dim, axes in enumerate(sharding.dims) if axes] if sharding is not None else []
-        fits = composer is None or isinstance(composer, ListMeshToTensor)
-        if isinstance(composer, ConcatMeshToTensor) and composer.flat is not None:
-            fits = not split or [composer.flat % len(tensor.shape)] == split
-        elif isinstance(composer, ConcatMesh2dToTensor):
-            fits = {d % len(tensor.shape) for d in composer.dims or () if d is not None} >= set(split)
-        self._say(4, fits, f"dims {split} are split" if not fits else type(composer).__name__, line)
+        if composer is None or isinstance(composer, ListMeshToTensor):
+            self._say(4, True, "every device's tensor" if composer else "by its sharding", line)
+        elif tensor.sharding is None:
+            self._say(4, False, "what the devices hold is no longer the shards of one tensor", line)
+        else:
+            fits = undoes(composer, tensor, composer.places(tensor.mesh.shape, len(tensor.shape)))
+            placed = tensor.tensor_topology().placements()
+            self._say(4, fits, type(composer).__name__ if fits else f"{type(composer).__name__} for {placed}", line)
 
     @property
     def kept(self) -> bool:

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from shardwright.mesh import Link, Mesh
-from shardwright.ttnn.errors import fatal
+from shardwright.ttnn.errors import bounded, fatal
 
 SYSTEMS = {"n150": (1, 1), "n300": (1, 2), "t3k": (2, 4), "galaxy": (8, 4)}
 DRAM_VIEWS = 12  # of a Wormhole chip
@@ -109,7 +109,10 @@ def set_system(system: str | Sequence[int]) -> None:
     """The chips there are: "n150", "n300", "t3k" (the usual one), "galaxy", or a shape."""
     if isinstance(system, str) and system not in SYSTEMS:
         raise fatal(f"The system {system!r} is unknown", f"Use one of {', '.join(SYSTEMS)}, or a shape.")
-    _system.shape = SYSTEMS[system] if isinstance(system, str) else tuple(int(n) for n in system)
+    shape = SYSTEMS[system] if isinstance(system, str) else tuple(int(n) for n in system)
+    if not shape or min(shape) < 1:
+        raise fatal(f"A system of shape {MeshShape(shape)} has no chips", "Give sizes of at least 1.")
+    _system.shape = shape
 
 
 def get_num_devices() -> int:
@@ -133,6 +136,20 @@ class MeshDevice:
         self.queues = 1
         self._children: list[weakref.ref[MeshDevice]] = []
         self.tensors: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it, or a mesh it is a part of, is closed."""
+        return self.closed or (self.parent is not None and self.parent.is_closed)
+
+    def view(self, shape: tuple[int, ...], offset: tuple[int, ...] | None = None) -> "MeshDevice":
+        """A part of the mesh, or its chips in another form, that is no submesh of its own: its tensors are the mesh's."""
+        if len(shape) == len(self.mesh.shape) and all(a <= b for a, b in zip(shape, self.mesh.shape, strict=True)):
+            part = MeshDevice(self.mesh.submesh(shape, offset or (0,) * len(shape)), self)
+        else:
+            part = MeshDevice(_mesh(shape, self.get_device_ids()[: math.prod(shape)], _kind(self.mesh)), self)
+        part.tensors = self.tensors
+        return part
 
     @property
     def shape(self) -> MeshShape:
@@ -160,6 +177,7 @@ class MeshDevice:
         """The ids of its chips, row by row."""
         return list(self.mesh.device_ids)
 
+    @bounded
     def get_device_id(self, coord: Sequence[int]) -> int:
         """The id of the chip at some coordinates."""
         return self.mesh.index(tuple(coord))
@@ -198,6 +216,11 @@ class MeshDevice:
     def create_submeshes(self, shape: Any) -> list["MeshDevice"]:
         """The mesh tiled by submeshes of a shape, row by row."""
         size = tuple(shape)
+        if len(size) != len(self.mesh.shape):
+            raise fatal(
+                f"Submesh shape {MeshShape(size)} and mesh shape {self.shape} must have the same number of dimensions.",
+                f"Give {len(self.mesh.shape)} sizes.",
+            )
         for dim, (full, n) in enumerate(zip(self.mesh.shape, size, strict=True)):
             if n < 1 or full % n:
                 raise fatal(
@@ -215,12 +238,12 @@ class MeshDevice:
     def reshape(self, new_shape: Any) -> None:
         """The same chips in another grid, in place."""
         size = tuple(new_shape)
-        if math.prod(size) != self.mesh.size:
+        if math.prod(size) != self.mesh.size or min(size) < 1:
             raise fatal(
                 "New shape must have the same number of devices as current shape",
                 f"{MeshShape(size)} has {math.prod(size)}, the mesh {self.mesh.size}.",
             )
-        self.mesh = _mesh(size, self.get_device_ids(), next(iter(self.mesh.links.values())).kind)
+        self.mesh = _mesh(size, self.get_device_ids(), _kind(self.mesh))
 
     def quiesce_devices(self) -> None:
         """Wait until all chips are done: virtual ones always are."""
@@ -228,11 +251,15 @@ class MeshDevice:
 
     def check_open(self, what: str) -> None:
         """Refuse to use a mesh that is closed."""
-        if self.closed:
+        if self.is_closed:
             raise fatal(f"Can't {what} a mesh device that is closed", "Do it before ttnn.close_mesh_device(…).")
 
     def __repr__(self) -> str:
         return f"MeshDevice({'x'.join(map(str, self.mesh.shape))} grid, {self.mesh.size} devices)"
+
+
+def _kind(mesh: Mesh) -> str:
+    return next(iter(mesh.links.values())).kind
 
 
 def _mesh(shape: Sequence[int], ids: Sequence[int], link: str) -> Mesh:
@@ -240,6 +267,7 @@ def _mesh(shape: Sequence[int], ids: Sequence[int], link: str) -> Mesh:
     return Mesh(dict(zip(names, shape, strict=True)), devices=list(ids), links=Link(link))
 
 
+@bounded
 def open_mesh_device(
     mesh_shape: Any = None,
     l1_small_size: int = 0,
@@ -264,6 +292,11 @@ def open_mesh_device(
         raise fatal("Mesh shape must be provided when physical device ids are supplied", "Give mesh_shape= too.")
     shape = tuple(system if mesh_shape is None else mesh_shape)
     needed = math.prod(shape)
+    if not shape or min(shape) < 1:
+        raise fatal(f"Requested mesh shape {MeshShape(shape)} has no devices", "Give sizes of at least 1.")
+    wrong = [i for i in physical_device_ids if not 0 <= i < total]
+    if wrong:
+        raise fatal(f"Physical device ids {wrong} are not in the system", f"Its {total} chips are 0 to {total - 1}.")
     if needed > total:
         raise fatal(
             f"Requested mesh shape {MeshShape(shape)} requires {needed} devices, but only {total} devices are available in the "
@@ -288,14 +321,20 @@ def _chips(shape: tuple[int, ...], offset: tuple[int, ...] | None) -> list[int]:
     table = Mesh({f"m{i}": n for i, n in enumerate(system)}).ids()
     if len(shape) == len(system):
         for size, turned in ((shape, False), (shape[::-1], True)):
-            if all(a + n <= full for a, n, full in zip(start, size, system, strict=True)):
+            if all(a >= 0 and a + n <= full for a, n, full in zip(start, size, system, strict=True)):
                 part = table[tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))]
                 return [int(i) for i in (part.T if turned else part).ravel()]
-        if 1 not in shape:
+        if 1 not in shape or offset is not None:
             raise fatal(
-                f"Requested mesh is too big and is not rotatable: {MeshShape(shape)} on the system {MeshShape(system)}",
-                "Ask for a shape that fits, or one row.",
+                f"Requested mesh is too big and is not rotatable: {MeshShape(shape)} at {list(start)} on the system "
+                f"{MeshShape(system)}",
+                "Ask for a shape that fits there, or for one row without an offset.",
             )
+    elif offset is not None:
+        raise fatal(
+            f"The offset {list(start)} is for another rank than the system {MeshShape(system)}",
+            "Give a shape of its rank.",
+        )
     return [int(i) for i in table.ravel()[: math.prod(shape)]]
 
 

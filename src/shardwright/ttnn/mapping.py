@@ -1,6 +1,7 @@
 """Mappers, from a host tensor to shards on a mesh, and composers, back: values that name tensor dims by mesh axes."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ class PlacementShard:
 
 
 @dataclass(frozen=True)
+class PlacementPartial:
+    """Along this mesh axis every device holds a summand: reduce it."""
+
+
+@dataclass(frozen=True)
 class PlacementReplicate:
     """Along this mesh axis all devices hold the same."""
 
@@ -35,24 +41,26 @@ class Mapper:
         dims: Sequence[int | None] | None,
         mesh_shape: Any = None,
         flat: int | None = None,
+        offset: Any = None,
     ) -> None:
         self.device, self.dims, self.flat = device, dims, flat
         self.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
+        self.offset = None if offset is None else tuple(offset)
 
-    def mesh_device(self) -> MeshDevice:
-        """The mesh it maps to; of a smaller shape, that corner of it."""
-        device = the_mesh(self.device, type(self).__name__)
-        if self.mesh_shape is None or self.mesh_shape == tuple(device.shape):
-            return device
-        if len(self.mesh_shape) != len(device.shape) or any(
-            a > b for a, b in zip(self.mesh_shape, device.shape, strict=False)
+    def mesh_device(self, default: MeshDevice | None = None) -> MeshDevice:
+        """The mesh it maps to, of a smaller shape a part of it: its own, the one given, or the only one open."""
+        device = the_mesh(self.device or default, type(self).__name__)
+        if (
+            default is not None
+            and self.device is not None
+            and set(default.get_device_ids()) != set(device.get_device_ids())
         ):
-            raise fatal(
-                f"The size of the supplied mesh shape {MeshShape(self.mesh_shape)} does not match the device shape size "
-                f"{device.shape}",
-                "Give the mesh's own shape, or a smaller one of the same rank.",
-            )
-        return device.create_submesh(self.mesh_shape)
+            raise fatal(f"The mapper is for {device}, but device= is {default}", "Use one mesh device for both.")
+        if self.offset is not None and self.mesh_shape is None:
+            raise fatal("A mesh offset needs a mesh shape", "Give mesh_shape_override= too.")
+        if self.mesh_shape is None or (self.mesh_shape == tuple(device.shape) and self.offset is None):
+            return device
+        return device.view(_checked_shape(self.mesh_shape, tuple(device.shape), self.offset), self.offset)
 
     def sharding(self, device: MeshDevice, shape: tuple[int, ...]) -> Sharding:
         """Where a tensor of a shape lies."""
@@ -77,6 +85,21 @@ class Mapper:
                 if place is not None:
                     entries[place] = (axis,)
         return Sharding(mesh, P(*entries))
+
+
+def _checked_shape(
+    given: tuple[int, ...], own: tuple[int, ...], offset: tuple[int, ...] | None = None
+) -> tuple[int, ...]:
+    """A mesh shape that was given: one that fits in the mesh's, or one with as many devices in another form."""
+    start = offset or (0,) * len(given)
+    if len(given) == len(own) and all(a + n <= full for a, n, full in zip(start, given, own, strict=True)):
+        return given
+    if math.prod(given) == math.prod(own) and offset is None:
+        return given
+    raise fatal(
+        f"The size of the supplied mesh shape {MeshShape(given)} does not match the device shape size {MeshShape(own)}",
+        "Give the mesh's own shape, a smaller one of the same rank, or another form of as many devices.",
+    )
 
 
 def _dim(dim: int, rank: int, given: Sequence[Any]) -> int:
@@ -134,9 +157,7 @@ class MeshMapperConfig:
 def create_mesh_mapper(mesh_device: MeshDevice | None, config: MeshMapperConfig) -> Mapper:
     """The mapper of a configuration."""
     dims = [p.dim if isinstance(p, PlacementShard) else None for p in config.placements]
-    if mesh_device is not None and config.mesh_offset is not None:
-        mesh_device = mesh_device.create_submesh(config.mesh_shape, config.mesh_offset)
-    return Mapper(mesh_device, dims, config.mesh_shape)
+    return Mapper(mesh_device, dims, config.mesh_shape, offset=config.mesh_offset)
 
 
 # -- composers ------------------------------------------------------------------------------------------------------------
@@ -156,22 +177,33 @@ class Composer:
         self.device, self.dims, self.flat = device, dims, flat
         self.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
 
-    def compose(self, shape: tuple[int, ...], tensors: list[torch.Tensor]) -> Any:
-        """The tensors of a grid of devices, row by row, as one."""
-        rank = tensors[0].ndim
+    def places(self, shape: tuple[int, ...], rank: int) -> list[int | None]:
+        """For each mesh axis the dim along which it is joined, checked; of all devices together, one dim."""
         if self.flat is not None:
-            return torch.cat(tensors, dim=_dim(self.flat, rank, [self.flat]))
+            return [_dim(self.flat, rank, [self.flat])]
         given = list(self.dims or ())
+        used = self.mesh_shape or shape
+        if len(given) != len(used):
+            raise fatal(
+                f"The number of dims {len(given)} does not match the number of mesh axes {len(used)}",
+                "Give one entry per mesh axis, None to take one copy.",
+            )
         places = [None if d is None else _dim(d, rank, given) for d in given]
         named = [d for d in places if d is not None]
         if len(set(named)) < len(named):
             raise fatal("dims must be unique", f"Got {tuple(given)}; join each mesh axis along a dim of its own.")
-        if len(given) != len(shape):
-            raise fatal(
-                f"The number of dims {len(given)} does not match the number of mesh axes {len(shape)}",
-                "Give one entry per mesh axis, None to take one copy.",
-            )
-        return _joined(tensors, shape, self.mesh_shape or shape, places)
+        if self.mesh_shape is not None:
+            _checked_shape(self.mesh_shape, shape)
+        return places
+
+    def compose(self, shape: tuple[int, ...], tensors: list[torch.Tensor]) -> Any:
+        """The tensors of a grid of devices, row by row, as one."""
+        places = self.places(shape, tensors[0].ndim)
+        if self.flat is not None:
+            return torch.cat(tensors, dim=places[0] or 0)
+        used = self.mesh_shape or shape
+        inside = len(used) == len(shape) and all(a <= b for a, b in zip(used, shape, strict=True))
+        return _joined(tensors, shape if inside else used, used, places)
 
 
 def _joined(
@@ -192,7 +224,13 @@ def _joined(
         for i, place in zip(at, places, strict=True):
             if place is not None:
                 window[place] = slice(cuts[place][i], cuts[place][i + 1])
-        made[tuple(window)] = tensors[int(grid[at])]
+        part = tensors[int(grid[at])]
+        if made[tuple(window)].shape != part.shape:
+            raise fatal(
+                f"Shard shape mismatch: expected {list(made[tuple(window)].shape)} but got {list(part.shape)}",
+                "Join the dims along which the tensor was cut.",
+            )
+        made[tuple(window)] = part
     return made
 
 
@@ -221,8 +259,11 @@ class ListMeshToTensor(Composer):
     def __init__(self, mesh_device: MeshDevice | None = None) -> None:
         super().__init__(mesh_device, None)
 
+    def places(self, shape: tuple[int, ...], rank: int) -> list[int | None]:
+        return []
+
     def compose(self, shape: tuple[int, ...], tensors: list[torch.Tensor]) -> Any:
-        return tensors
+        return [tensor.clone() for tensor in tensors]
 
 
 class MeshComposerConfig:

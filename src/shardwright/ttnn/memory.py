@@ -80,8 +80,9 @@ def create_sharded_memory_config(
     if not isinstance(order, ShardOrientation):
         raise fatal("Invalid shard orientation", f"Use one of {', '.join(map(str, ShardOrientation))}.")
     height, width = math.prod(sizes[:-1]), sizes[-1]
+    memory = BufferType.DRAM if in_dram else BufferType.L1
     if use_height_and_width_as_shard_shape:
-        return MemoryConfig(BufferType.L1, strategy, (height, width), grid, order)
+        return MemoryConfig(memory, strategy, (height, width), grid, order)
     rows, columns = grid.y, grid.x
     if order is ShardOrientation.COL_MAJOR:
         rows, columns = columns, rows
@@ -95,7 +96,6 @@ def create_sharded_memory_config(
             "Invalid sharding core_grid",
             f"A tensor of {height} rows and {width} columns is not cut evenly in {over[0]} × {over[1]} pieces.",
         )
-    memory = BufferType.DRAM if in_dram else BufferType.L1
     return MemoryConfig(memory, strategy, (height // over[0], width // over[1]), grid, order)
 
 
@@ -133,11 +133,21 @@ class MemoryReport:
 
 
 def memory_report(mesh_device: MeshDevice) -> MemoryReport:
-    """What the tensors on a mesh, and on its submeshes, take on each device."""
-    tensors = [t for device in (mesh_device, *mesh_device.get_submeshes()) for t in device.tensors]
+    """What tensors take on each device of a mesh, whether they lie on it, on a part of it, or on what it is a part of."""
+    top = mesh_device
+    while top.parent is not None:
+        top = top.parent
+    ids = set(mesh_device.get_device_ids())
+    held = {id(t): t for device in _family(top) for t in device.tensors}
+    tensors = [t for t in held.values() if ids & set(t.mesh.device_ids)]
     rows = sorted((str(t), t.memory_config().buffer_type.value, t.device_bytes) for t in tensors)
     used: dict[str, dict[int, int]] = {name: dict.fromkeys(mesh_device.get_device_ids(), 0) for name in ("dram", "l1")}
     for tensor in tensors:
         for device, size in tensor.bytes_by_device().items():
-            used[tensor.memory_config().buffer_type.value][device] += size
+            if device in ids:
+                used[tensor.memory_config().buffer_type.value][device] += size
     return MemoryReport(tuple(rows), used, {"dram": DRAM_BYTES, "l1": L1_BYTES})
+
+
+def _family(device: MeshDevice) -> list[MeshDevice]:
+    return [device, *(part for child in device.get_submeshes() for part in _family(child))]

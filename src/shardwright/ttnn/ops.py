@@ -1,6 +1,7 @@
 """Operations: every device computes on its own tensor, with torch; placements follow from the rules of the table."""
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,12 +10,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own usage
 
 from shardwright.engines.lanes import Lanes, stack
+from shardwright.errors import ShardwrightError
 from shardwright.lowering import Attrs, static_plan
 from shardwright.mesh import Mesh
 from shardwright.per_device import PerDevice
 from shardwright.sharding import Sharding, layout_of
 from shardwright.ttnn.dtypes import TILE_LAYOUT, DataType, as_numpy, as_torch, held_as, in_blocks
-from shardwright.ttnn.errors import fatal
+from shardwright.ttnn.errors import bounded, fatal
 from shardwright.ttnn.memory import MemoryConfig
 from shardwright.ttnn.tensors import Tensor, device_tensors
 
@@ -68,6 +70,13 @@ def _known(name: str, attrs: Attrs, operands: Sequence[Tensor]) -> tuple[Shardin
     """Where the result of an operation lies, if every device has all it needs for its own part."""
     if any(t.sharding is None for t in operands):
         return None
+    try:
+        return _planned(name, attrs, operands)
+    except ShardwrightError:  # as one tensor they don't fit, though devices' own may
+        return None
+
+
+def _planned(name: str, attrs: Attrs, operands: Sequence[Tensor]) -> tuple[Sharding, tuple[int, ...]] | None:
     kinds = [(layout_of(t.sharding, t.global_shape), t.value.dtype) for t in operands if t.sharding is not None]
     plan = static_plan(name, kinds, attrs, ())
     pairs = zip(plan.strategy.operands, plan.given, strict=True)
@@ -98,11 +107,17 @@ def _batchwise(operands: Sequence[Tensor], result: PerDevice) -> tuple[Sharding,
     return sharding.for_shape(shape), shape
 
 
+@bounded
 def _op(function: Local, operands: Sequence[Tensor], where: Any, options: dict[str, Any]) -> Tensor:
     first = operands[0]
     dtype = options.get("dtype") or first.dtype
     made = _each(function, operands, dtype)
     place = where(made) if callable(where) else where
+    if place is not None and layout_of(*place).local_shape != tuple(made.lanes.local_shape):
+        place = None  # devices made something else than their parts of that tensor
+    device = first.device()
+    if device is not None:
+        device.synchronized = False
     memory = options.get("memory_config") or first.memory_config()
     changes = {"dtype": dtype, "memory": memory, "layout": TILE_LAYOUT if dtype.is_block else first.layout}
     return first.like(made, place[0] if place else None, place[1] if place else None, **changes)
@@ -114,6 +129,11 @@ def _binary(name: str, function: Callable[[Any, Any], Any]) -> Callable[..., Ten
         if isinstance(b, Tensor):
             return _op(
                 lambda x, y: act(function(x, y)), (a, b), None if activation else _known(name, Attrs(), (a, b)), options
+            )
+        if isinstance(b, float) and a.dtype.value[:4] in ("uint", "int3") and "dtype" not in options:
+            raise fatal(
+                f"{name} of {a.dtype.value} and the float {b} would be cut off",
+                "Say dtype=ttnn.float32, or typecast first.",
             )
         place = (a.sharding, a._global) if a.sharding is not None and not a.sharding.partial else None
         return _op(lambda x: act(function(x, b)), (a,), place, options)
@@ -159,9 +179,12 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
     def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.matmul(x.mT if transpose_a else x, y.mT if transpose_b else y)
 
-    place = None
+    place: Any = None
     if not (transpose_a or transpose_b) and len(a.shape) > 1 and len(b.shape) > 1:
-        place = _known("einsum", Attrs(name="matmul", text="... m k, ... k n -> ... m n"), (a, b))
+
+        def place(made: PerDevice) -> Any:
+            return _known("einsum", Attrs(name="matmul", text="... m k, ... k n -> ... m n"), (a, b))
+
     return _op(product, (a, b), place, options)
 
 
@@ -169,6 +192,8 @@ def linear(
     a: Tensor, weight: Tensor, *, bias: Tensor | None = None, activation: str | None = None, **options: Any
 ) -> Tensor:
     """a @ weight + bias, then perhaps an activation; the weight is `in, out`."""
+    if activation is not None and activation not in _ACTIVATIONS:
+        raise fatal(f"linear: the activation {activation!r} is unknown", f"Use one of {', '.join(_ACTIVATIONS)}.")
     made = matmul(a, weight, **options)
     if bias is not None:
         made = add(made, bias, **options)
@@ -177,7 +202,8 @@ def linear(
 
 def softmax(tensor: Tensor, dim: int = -1, **options: Any) -> Tensor:
     """Exponentials divided by their sum along a dim of each device's tensor."""
-    return _op(lambda x: torch.softmax(x, dim), (tensor,), _along(tensor, (dim,)), options)
+    at = _dim_of(tensor, dim, "softmax")
+    return _op(lambda x: torch.softmax(x, at), (tensor,), _along(tensor, (at,)), options)
 
 
 def _along(tensor: Tensor, dims: Sequence[int]) -> tuple[Sharding, tuple[int, ...]] | None:
@@ -237,6 +263,8 @@ def conv2d(
     """A convolution of images `1, 1, batch·height·width, channels` (or `batch, height, width, channels`), as devices lay them
     out; the weight is `out, in, height, width`. Sizes are those of one device."""
 
+    flat = _flat(input_tensor, (input_height, input_width, in_channels), "conv2d")
+
     def run(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         image = x.reshape(-1, input_height, input_width, in_channels).permute(0, 3, 1, 2)
         made = F.conv2d(image, w, rest[0].reshape(-1) if rest else None, stride, padding, dilation, groups)
@@ -248,21 +276,23 @@ def conv2d(
     def images(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         made = run(x, w, *rest)
         sizes[:] = made.shape[1:3]
-        return (
-            made
-            if x.ndim == 4 and x.shape[0] != 1
-            else made.reshape(1, 1, -1, out_channels)
-            if _flat(input_tensor)
-            else made
-        )
+        return made.reshape(1, 1, -1, out_channels) if flat else made
 
-    made = _op(images, operands, lambda value: None if _flat(input_tensor) else _batchwise(operands, value), options)
+    made = _op(images, operands, lambda value: None if flat else _batchwise(operands, value), options)
     return (made, tuple(sizes)) if return_output_dim else made
 
 
-def _flat(tensor: Tensor) -> bool:
-    """Whether images are laid out as rows: `1, 1, batch·height·width, channels`."""
-    return len(tensor.shape) == 4 and tensor.shape[0] == 1 and tensor.shape[1] == 1
+def _flat(tensor: Tensor, image: tuple[int, int, int], what: str) -> bool:
+    """Whether images are laid out as rows, `1, 1, batch·height·width, channels`; refuses what is no whole number of them."""
+    shape = tuple(tensor.shape)
+    if len(shape) == 4 and shape[1:] == image:
+        return False
+    if len(shape) == 4 and shape[:2] == (1, 1) and shape[3] == image[2] and shape[2] % (image[0] * image[1]) == 0:
+        return True
+    raise fatal(
+        f"{what}: {list(shape)} on a device are no images of height, width and channels {list(image)}",
+        "Split the batch only, and give the sizes of one image.",
+    )
 
 
 def max_pool2d(
@@ -279,14 +309,14 @@ def max_pool2d(
 ) -> Tensor:
     """The maximum of each window, of images laid out as `conv2d` has them."""
 
+    flat = _flat(input_tensor, (input_h, input_w, channels), "max_pool2d")
+
     def run(x: torch.Tensor) -> torch.Tensor:
         image = x.reshape(-1, input_h, input_w, channels).permute(0, 3, 1, 2)
         made = F.max_pool2d(image, kernel_size, stride, padding, dilation).permute(0, 2, 3, 1)
-        return made.reshape(1, 1, -1, channels) if _flat(input_tensor) else made
+        return made.reshape(1, 1, -1, channels) if flat else made
 
-    return _op(
-        run, (input_tensor,), lambda value: None if _flat(input_tensor) else _batchwise((input_tensor,), value), options
-    )
+    return _op(run, (input_tensor,), lambda value: None if flat else _batchwise((input_tensor,), value), options)
 
 
 def global_avg_pool2d(tensor: Tensor, **options: Any) -> Tensor:
@@ -295,47 +325,68 @@ def global_avg_pool2d(tensor: Tensor, **options: Any) -> Tensor:
 
 
 def reshape(tensor: Tensor, shape: Sequence[int], **options: Any) -> Tensor:
-    """Another shape for each device's tensor; one size may be -1."""
-    sizes = tuple(int(n) for n in shape)
-    whole = (
-        tensor.sharding is not None
-        and not any(tensor.sharding.dims[1:])
-        and bool(sizes)
-        and sizes[0] == tensor.shape[0]
-    )
-    where = (lambda made: _batchwise((tensor,), made)) if whole else None
-    local = (-1, *sizes[1:]) if whole and 0 not in sizes[1:] else sizes  # devices may hold fewer samples
-    return _op(
-        lambda x: x.reshape(local if x.numel() else (0, *sizes[1:]) if whole else sizes), (tensor,), where, options
-    )
+    """Another shape for each device's tensor; one size may be -1. Devices that hold fewer samples keep them."""
+    sizes, total = tuple(int(n) for n in shape), math.prod(tensor.shape)
+    known = math.prod(n for n in sizes if n != -1)
+    fits = known == total if -1 not in sizes else sizes.count(-1) == 1 and known > 0 and total % known == 0
+    if not fits:
+        raise fatal(
+            f"reshape: {list(tensor.shape)} has {total} elements on a device and does not become {list(sizes)}",
+            "Give the shape of one device's tensor.",
+        )
+    full = tuple(total // known if n == -1 else n for n in sizes)
+    split = tensor.sharding is not None and not any(tensor.sharding.dims[1:]) and bool(full) and bool(tensor.shape)
+    whole = split and full[0] == tensor.shape[0]
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape((x.shape[0], *full[1:]) if whole else full)
+
+    return _op(run, (tensor,), (lambda made: _batchwise((tensor,), made)) if whole else None, options)
 
 
 def permute(tensor: Tensor, dims: Sequence[int], **options: Any) -> Tensor:
     """Dims in another order."""
-    order = tuple(d % len(tensor.shape) for d in dims)
-    return _op(lambda x: x.permute(order), (tensor,), _known("permute_dims", Attrs(axes=order), (tensor,)), options)
+    order = tuple(_dim_of(tensor, d, "permute") for d in dims)
+    return _op(
+        lambda x: x.permute(order), (tensor,), lambda _: _known("permute_dims", Attrs(axes=order), (tensor,)), options
+    )
 
 
 def concat(tensors: Sequence[Tensor], dim: int = 0, **options: Any) -> Tensor:
     """Tensors joined along a dim."""
-    at = dim % len(tensors[0].shape)
-    return _op(lambda *x: torch.cat(x, dim), tuple(tensors), _known("concat", Attrs(axis=at), tensors), options)
+    at = _dim_of(tensors[0], dim, "concat")
+    return _op(
+        lambda *x: torch.cat(x, dim), tuple(tensors), lambda _: _known("concat", Attrs(axis=at), tensors), options
+    )
 
 
-def sum(tensor: Tensor, dim: int | None = None, keepdim: bool = False, **options: Any) -> Tensor:
+def sum(tensor: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> Tensor:
     """The sum over a dim of each device's tensor."""
-    dims = tuple(range(len(tensor.shape))) if dim is None else (dim % len(tensor.shape),)
+    dims = _dims_of(tensor, dim, "sum")
     return _op(
         lambda x: x.sum(dims, keepdim=keepdim), (tensor,), lambda value: _reduced(tensor, dims, keepdim), options
     )
 
 
-def mean(tensor: Tensor, dim: int | None = None, keepdim: bool = False, **options: Any) -> Tensor:
+def mean(tensor: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> Tensor:
     """The average over a dim of each device's tensor."""
-    dims = tuple(range(len(tensor.shape))) if dim is None else (dim % len(tensor.shape),)
+    dims = _dims_of(tensor, dim, "mean")
     return _op(
         lambda x: x.mean(dims, keepdim=keepdim), (tensor,), lambda value: _reduced(tensor, dims, keepdim), options
     )
+
+
+def _dim_of(tensor: Tensor, dim: int, what: str) -> int:
+    rank = len(tensor.shape)
+    if not -rank <= dim < rank:
+        raise fatal(f"{what}: dim {dim} is out of range for {rank} dims", f"Use dims from {-rank} to {rank - 1}.")
+    return dim % rank
+
+
+def _dims_of(tensor: Tensor, dim: Any, what: str) -> tuple[int, ...]:
+    if dim is None:
+        return tuple(range(len(tensor.shape)))
+    return tuple(_dim_of(tensor, d, what) for d in ((dim,) if isinstance(dim, int) else dim))
 
 
 def _reduced(tensor: Tensor, dims: Sequence[int], keepdim: bool) -> tuple[Sharding, tuple[int, ...]] | None:
@@ -351,8 +402,9 @@ def _reduced(tensor: Tensor, dims: Sequence[int], keepdim: bool) -> tuple[Shardi
 
 
 def deallocate(tensor: Tensor, force: bool = True) -> None:
-    """Let a tensor's memory go."""
+    """Let a tensor's memory go: it can't be read any more."""
     device = tensor.device()
+    tensor.gone = True
     if device is not None:
         device.tensors.discard(tensor)
 
@@ -364,4 +416,5 @@ def as_local(tensor: Tensor) -> list[torch.Tensor]:
 
 def zeros_like(tensor: Tensor, *, memory_config: MemoryConfig | None = None, **options: Any) -> Tensor:
     """Zeros where another tensor lies."""
-    return multiply(tensor, 0)
+    place = (tensor.sharding, tensor._global) if tensor.sharding is not None else None
+    return _op(torch.zeros_like, (tensor,), place, {**options, "memory_config": memory_config})

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from shardwright.array import Array, from_shards, shard
+from shardwright.engines.lanes import stack
 from shardwright.mesh import Mesh
 from shardwright.per_device import PerDevice
 from shardwright.sharding import Sharding, layout_of
@@ -30,10 +32,11 @@ from shardwright.ttnn.dtypes import (
     held_as,
     in_blocks,
 )
-from shardwright.ttnn.errors import fatal
+from shardwright.ttnn.errors import bounded, fatal
 from shardwright.ttnn.mapping import (
     Composer,
     Mapper,
+    PlacementPartial,
     PlacementReplicate,
     PlacementShard,
     ReplicateTensorToMesh,
@@ -65,7 +68,8 @@ class Tensor:
         mesh_device: MeshDevice | None = None,
     ) -> None:
         self._value, self.dtype, self.layout, self._device = value, dtype, layout, device
-        self.sharding, self._global = sharding, global_shape
+        self.sharding, self._global = sharding, None if sharding is None else global_shape
+        self.gone = False
         self._memory = memory
         self._mesh_device = mesh_device or device
         if device is not None:
@@ -75,7 +79,9 @@ class Tensor:
     @property
     def value(self) -> PerDevice:
         """What each device holds; refused once its mesh is closed."""
-        if self._device is not None and self._device.closed:
+        if self.gone:
+            raise fatal(f"{self} was deallocated", "Read it before ttnn.deallocate(…).")
+        if self._device is not None and self._device.is_closed:
             raise fatal(
                 f"{self} is on a mesh device that is closed", "Read it, or move it to the host, before closing."
             )
@@ -136,7 +142,7 @@ class Tensor:
 
     def __getitem__(self, index: Any) -> "Tensor":
         """The same part of every device's tensor."""
-        made = self.value.map(lambda x: x[index])
+        made = as_blocks(self.value.map(lambda x: x[index]), self.dtype)
         whole = self.sharding is not None and self.sharding.is_replicated
         return self.like(made, Sharding(self.mesh) if whole else None, made.lanes.shapes()[0] if whole else None)
 
@@ -158,9 +164,9 @@ class TensorTopology:
             raise fatal(
                 f"{self._tensor} is no longer the shards of one tensor", "Gather or reduce it with a collective."
             )
-        where = {axis: dim for dim, axes in enumerate(sharding.dims) for axis in axes}
-        names = sharding.mesh.axis_names
-        return [PlacementShard(where[axis]) if axis in where else PlacementReplicate() for axis in names]
+        where: dict[str, Any] = {axis: PlacementShard(dim) for dim, axes in enumerate(sharding.dims) for axis in axes}
+        where |= dict.fromkeys(sharding.partial, PlacementPartial())
+        return [where.get(axis, PlacementReplicate()) for axis in sharding.mesh.axis_names]
 
     def distribution_shape(self) -> MeshShape:
         """The shape of the mesh."""
@@ -174,6 +180,7 @@ class TensorTopology:
 # -- from torch and back ------------------------------------------------------------------------------------------------------
 
 
+@bounded
 def from_torch(
     tensor: torch.Tensor | None = None,
     dtype: DataType | None = None,
@@ -206,19 +213,19 @@ def from_torch(
     if mapper is None:
         sharding = Sharding(HOST)
     else:
-        owner = mapper.mesh_device()
+        owner = mapper.mesh_device(device)
         sharding = mapper.sharding(owner, host.shape)
     ready = held_as(host, kind)
     array = shard(ready, sharding, copy=np.shares_memory(ready, host))
     made = Tensor(
-        _in_blocks(PerDevice.of(array.lanes), kind, pad_value or 0.0), kind, order,
+        as_blocks(PerDevice.of(array.lanes), kind, pad_value or 0.0), kind, order,
         owner if device is not None else None, array.sharding, host.shape, memory_config or DRAM_MEMORY_CONFIG, owner,
     )  # fmt: skip
     note("from_torch", made, mapper=mapper)
     return made
 
 
-def _in_blocks(value: PerDevice, dtype: DataType, pad_value: float = 0.0) -> PerDevice:
+def as_blocks(value: PerDevice, dtype: DataType, pad_value: float = 0.0) -> PerDevice:
     """Devices' tensors as a dtype has them: neighbours within a shard share exponents, and padding joins them."""
     if not dtype.is_block:
         return value
@@ -228,13 +235,15 @@ def _in_blocks(value: PerDevice, dtype: DataType, pad_value: float = 0.0) -> Per
     return PerDevice.of(type(lanes)(lanes.mesh, lanes.axes, in_blocks(lanes.data, dtype, pad_value), lanes.extents))
 
 
+@bounded
 def to_torch(
     tensor: Tensor, dtype: torch.dtype | None = None, *, mesh_composer: Composer | None = None, **ignored: Any
 ) -> Any:
     """A tensor on the host as a composer joins it; without one, what its sharding says it is."""
     composer = mesh_composer or default_composer()
     note("to_torch", tensor, composer=composer)
-    if composer is not None and not _undoes(composer, tensor):
+    places = composer.places(tensor.mesh.shape, len(tensor.shape)) if composer is not None else []
+    if composer is not None and not undoes(composer, tensor, places):
         made = composer.compose(tensor.mesh.shape, device_tensors(tensor))
     else:
         made = as_torch(np.array(_whole(tensor)))
@@ -243,22 +252,20 @@ def to_torch(
     return [x.to(dtype) for x in made] if isinstance(made, list) else made.to(dtype)
 
 
-def _undoes(composer: Composer, tensor: Tensor) -> bool:
+def undoes(composer: Composer, tensor: Tensor, places: Sequence[int | None]) -> bool:
     """Whether a composer gives back the one tensor that was cut: then it is read in one piece."""
     sharding = tensor.sharding
-    if sharding is None or sharding.partial or composer.mesh_shape is not None or not sharding.dims:
+    if sharding is None or sharding.partial or composer.mesh_shape is not None or not sharding.dims or not places:
         return False
-    mesh, rank = sharding.mesh, len(sharding.dims)
-    given = composer.dims if composer.flat is None else [composer.flat]
-    if given is None or any(d is not None and not -rank <= d < rank for d in given):
-        return False
-    wanted: list[tuple[str, ...]] = [()] * rank
-    if composer.flat is not None:
-        wanted[composer.flat % rank] = mesh.axis_names
-    elif len(given) == len(mesh.axis_names):
-        for axis, dim in zip(mesh.axis_names, given, strict=True):
-            if dim is not None:
-                wanted[dim % rank] += (axis,)
+    mesh = sharding.mesh
+    wanted: list[tuple[str, ...]] = [()] * len(sharding.dims)
+    for axis, dim in (
+        [(a, places[0]) for a in mesh.axis_names]
+        if composer.flat is not None
+        else zip(mesh.axis_names, places, strict=True)
+    ):
+        if dim is not None:
+            wanted[dim] += (axis,)
     long = [tuple(a for a in axes if mesh.axis(a).size > 1) for axes in wanted]
     return long == [tuple(a for a in axes if mesh.axis(a).size > 1) for axes in sharding.dims]
 
@@ -306,12 +313,15 @@ def get_device_tensors(tensor: Tensor) -> list[Tensor]:
     return made
 
 
+@bounded
 def from_host_shards(tensors: Sequence[Tensor], mesh_shape: Any) -> Tensor:
     """A tensor on a mesh of a shape from those of its devices; what they are together is not known."""
     mesh = Mesh({f"m{i}": n for i, n in enumerate(tuple(mesh_shape))})
     if len(tensors) != mesh.size:
         raise fatal(f"{len(tensors)} shards for a mesh of {mesh.size} devices", "Give one per device, row by row.")
-    value = PerDevice(mesh, [t.value.values()[0] for t in tensors])
+    if len({t.dtype for t in tensors}) > 1:
+        raise fatal(f"Shards of different dtypes: {sorted({t.dtype.value for t in tensors})}", "Make them alike first.")
+    value = PerDevice.of(stack(mesh, [np.asarray(t.value.values()[0]) for t in tensors]))
     return Tensor(value, tensors[0].dtype, tensors[0].layout, None, None, None)
 
 
@@ -322,14 +332,25 @@ def combine_device_tensors(tensors: Sequence[Tensor], mesh_shape: Any = None) ->
 
 def aggregate_tensor(tensor: Tensor, composer: Composer) -> Tensor:
     """The tensor that a composer makes, on the host."""
-    return from_torch(
-        composer.compose(tensor.mesh.shape, device_tensors(tensor)).clone(), tensor.dtype, layout=tensor.layout
-    )
+    made = composer.compose(tensor.mesh.shape, device_tensors(tensor))
+    if not isinstance(made, torch.Tensor):
+        raise fatal(
+            "aggregate_tensor makes one tensor", f"{type(composer).__name__} gives a list: use ConcatMeshToTensor."
+        )
+    host = held_as(as_numpy(made.clone()), tensor.dtype)
+    value = as_blocks(PerDevice(HOST, [host]), tensor.dtype)
+    return Tensor(value, tensor.dtype, tensor.layout, None, Sharding(HOST).for_shape(host.shape), host.shape)
 
 
 def to_device(tensor: Tensor, device: MeshDevice, memory_config: MemoryConfig | None = None) -> Tensor:
     """The tensor on a mesh: a host tensor that is cut goes as it is, another whole to every device."""
     memory = memory_config or tensor.memory_config()
+    made = _moved_to(tensor, device, memory)
+    note("to_device", made)
+    return made
+
+
+def _moved_to(tensor: Tensor, device: MeshDevice, memory: MemoryConfig) -> Tensor:
     if tensor.mesh == device.mesh:
         return Tensor(tensor.value, tensor.dtype, tensor.layout, device, tensor.sharding, tensor._global, memory)
     if tensor.mesh.size == 1:
@@ -375,7 +396,7 @@ def typecast(tensor: Tensor, dtype: DataType) -> Tensor:
     lanes = tensor.value.lanes
     made = PerDevice.of(type(lanes)(lanes.mesh, lanes.axes, held_as(np.asarray(lanes.data), dtype), lanes.extents))
     layout = TILE_LAYOUT if dtype.is_block else tensor.layout
-    return tensor.like(_in_blocks(made, dtype), tensor.sharding, tensor._global, dtype=dtype, layout=layout)
+    return tensor.like(as_blocks(made, dtype), tensor.sharding, tensor._global, dtype=dtype, layout=layout)
 
 
 def as_tensor(
@@ -400,9 +421,9 @@ def as_tensor(
     stamp = {"shape": list(host.shape), "dtype": kind.value, "digest": hashlib.sha256(host.tobytes()).hexdigest()}
     kept = _read(path, stamp)
     if kept is None:
-        kept = as_numpy(to_torch(make(tensor), mesh_composer=None) if kind.is_block and mesh_mapper is None else tensor)
+        kept = host
         _write(path, kept, stamp)
-    return make(as_torch(np.ascontiguousarray(kept)))
+    return make(as_torch(np.array(kept, order="C")))
 
 
 def _read(path: Path, stamp: dict[str, Any]) -> NDArray[Any] | None:
@@ -414,7 +435,7 @@ def _read(path: Path, stamp: dict[str, Any]) -> NDArray[Any] | None:
             kept: NDArray[Any] = raw.view(np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name))
             right = hashlib.sha256(raw.tobytes()).hexdigest() == str(file["check"])
             return kept.reshape(file["shape"]) if known == stamp and right else None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error):
         return None
 
 

@@ -51,9 +51,10 @@ def _held(tensor: Tensor, colour: bool) -> str:
     else:
         from_places: dict[str, int] = {}
         parts, numbers = [], []
-        for place in _places(tensor):
-            parts.append(place)
-            numbers.append(from_places.setdefault(place, len(from_places)))
+        for number, place in enumerate(_places(tensor)):
+            partial = bool(tensor.sharding.partial)
+            parts.append(f"{place} summand" if partial else place)
+            numbers.append(number if partial else from_places.setdefault(place, len(from_places)))
     grid = np.arange(mesh.size).reshape(-1, mesh.shape[-1])
     ids = mesh.ids().ravel()
     cells = [[f"dev {int(ids[i])}: {parts[i]}" for i in row] for row in grid]
