@@ -32,7 +32,7 @@ from shardwright.collectives import (
 from shardwright.errors import ShardingError
 from shardwright.mesh import Mesh, as_ints
 from shardwright.plan.price import chain_costs, move_costs
-from shardwright.plan.route import Change, Move
+from shardwright.plan.route import MOST_STATES, SOME_STATES, Change, Move
 from shardwright.plan.transfers import Transfer, transfers
 from shardwright.sharding import REDUCTIONS, P, Sharding, as_spec, describe, layout_of, parse_dtype
 
@@ -324,7 +324,8 @@ def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algori
         costs = move_costs(here, there, shape, known.itemsize)  # exact for even shards: one plan need not be made
         algorithm = "direct" if any(cost.name == "exchange" for cost in costs) else "portable"
     made = _Maker(shape, known.itemsize)
-    chain = None if algorithm == "direct" else made.portable(here, there, deep=algorithm == "portable" or not alike)
+    deep = MOST_STATES if algorithm == "portable" else 0 if alike else SOME_STATES
+    chain = None if algorithm == "direct" else made.portable(here, there, deep)
     if algorithm == "portable" and chain is None:
         raise ShardingError(
             f"No chain of collectives was found from {here} to {there}: they have no common pieces of axes, or lie on "
@@ -375,7 +376,7 @@ class _Maker:
     def __init__(self, shape: Shape, itemsize: int) -> None:
         self.shape, self.itemsize = shape, itemsize
 
-    def portable(self, source: Sharding, target: Sharding, deep: bool) -> tuple[Step, ...] | None:
+    def portable(self, source: Sharding, target: Sharding, deep: int) -> tuple[Step, ...] | None:
         """A chain of collectives; uneven shards that end elsewhere than the target has them are exchanged last."""
         if source.mesh != target.mesh:
             return None

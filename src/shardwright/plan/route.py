@@ -18,7 +18,10 @@ from shardwright.sharding import Sharding
 
 State = tuple[tuple[str, ...], ...]  # per dim the pieces that split it
 Chain = list[tuple[float, State]]  # states after each move, with the move's cost in units of the local size
-MOST_STATES = 20_000  # looked at before a chain is given up
+SOME_STATES, MOST_STATES = (
+    1_000,
+    20_000,
+)  # looked at before a chain is given up: by the way, and if it is all that is asked
 
 
 class Move(NamedTuple):
@@ -95,10 +98,10 @@ class Change:
 
     # -- chains -------------------------------------------------------------------------------------------------------
 
-    def chains(self, deep: bool = False) -> list[list[Move]]:
+    def chains(self, deep: int = 0) -> list[list[Move]]:
         """Chains of collectives of least bytes: new pieces in the target's order and, where that would reduce before it
-        slices, with slices first. None where there is none of at most one step between slices and gathers, or if `deep`
-        none at all that can be found."""
+        slices, with slices first. None where there is none of at most one step between slices and gathers, or none
+        that can be found by looking at `deep` states."""
         new = [self._runs(axes, self.held) for axes in self.becomes]
         sliced_first = [
             sorted((r for run in runs for r in _by_reduction(run, self.reduced)), key=self._reduces) for runs in new
@@ -111,16 +114,16 @@ class Change:
     def _reduces(self, run: tuple[str, ...]) -> bool:
         return run[0] in self.reduced
 
-    def _chain(self, new: list[list[tuple[str, ...]]], deep: bool, most: int) -> list[Move] | None:
+    def _chain(self, new: list[list[tuple[str, ...]]], deep: int, most: int) -> list[Move] | None:
         was, becomes = self.was, self.becomes
         gone = [self._runs(axes, self.wanted) for axes in was]
         middle = self._meet(list(_placed(was, new, most)), list(_placed(becomes, gone, 64)))
         if middle is None and deep:
             primes = self._primes()
             split = [[(p,) for run in runs for axis in run for p in primes[axis]] for runs in (*new, *gone)]
-            starts = list(_placed(_refined(was, primes), split[: len(new)], most and 2000))
-            ends = list(_placed(_refined(becomes, primes), split[len(new) :], 2000))
-            middle = self._search(starts, ends)
+            starts = list(_placed(_refined(was, primes), split[: len(new)], most and deep // 10))
+            ends = list(_placed(_refined(becomes, primes), split[len(new) :], deep // 10))
+            middle = self._search(starts, ends, deep)
         if middle is None:
             return None
         first, last = middle[0][1], middle[-1][1]
@@ -169,7 +172,7 @@ class Change:
                 return 1 - 1 / self.product(moved)
         return None
 
-    def _search(self, starts: list[State], ends: list[State]) -> Chain | None:
+    def _search(self, starts: list[State], ends: list[State], most: int) -> Chain | None:
         """Chains of any number of all-to-alls and at most one permute, from both sides until they meet."""
         ahead: dict[State, tuple[float, State | None]] = dict.fromkeys(starts, (0.0, None))
         behind: dict[State, tuple[float, State | None]] = dict.fromkeys(ends, (0.0, None))
@@ -181,7 +184,7 @@ class Change:
             side = depth % 2
             known = behind if side == 0 else ahead
             fresh[1 - side] = self._expanded(known, fresh[1 - side])
-            if len(ahead) + len(behind) > MOST_STATES:
+            if len(ahead) + len(behind) > most:
                 break
             found = self._joined(ahead, behind)
             if found is not None and (best is None or found[0] < best[0]):
