@@ -183,7 +183,7 @@ class Change:
                 break  # every all-to-all more costs half of the local size at least
             side = depth % 2
             known = behind if side == 0 else ahead
-            fresh[1 - side] = self._expanded(known, fresh[1 - side])
+            fresh[1 - side] = self._expanded(known, fresh[1 - side], most)
             if len(ahead) + len(behind) > most:
                 break
             found = self._joined(ahead, behind)
@@ -198,9 +198,11 @@ class Change:
             chain.append((1.0, there))
         return chain + [(cost, backward[i - 1][1]) for i, (cost, _) in reversed(list(enumerate(backward))) if i]
 
-    def _expanded(self, known: dict[State, tuple[float, State | None]], layer: list[State]) -> list[State]:
+    def _expanded(self, known: dict[State, tuple[float, State | None]], layer: list[State], most: int) -> list[State]:
         result: dict[State, None] = {}
         for state in layer:
+            if len(known) > most:
+                break
             for cost, other in self._neighbours(state):
                 total = known[state][0] + cost
                 if other not in known or known[other][0] > total:
