@@ -295,9 +295,10 @@ class Array(Held):
         result: Array = self.namespace.reshape(self, shape[0] if len(shape) == 1 else shape)
         return result
 
-    def transpose(self, *axes: int) -> "Array":
-        """Dims in another order; without arguments in reverse."""
-        result: Array = self.namespace.permute_dims(self, axes or tuple(reversed(range(self.ndim))))
+    def transpose(self, *axes: Any) -> "Array":
+        """Dims in another order, given one by one or as a tuple; without arguments in reverse."""
+        order = tuple(axes[0]) if len(axes) == 1 and isinstance(axes[0], Sequence) else axes
+        result: Array = self.namespace.permute_dims(self, order or tuple(reversed(range(self.ndim))))
         return result
 
     def beside(self, value: Any) -> Any:
@@ -339,6 +340,16 @@ def shard(host: object, mesh: "Mesh | Sharding", spec: "P | Sharding | None" = N
 
     The array owns its data. `copy=False` shares the host's memory where shards are even, for hosts that won't change.
     """
+    if isinstance(host, dict) or not isinstance(mesh, Mesh | Sharding | P):
+        what = (
+            "a tree of arrays"
+            if isinstance(host, dict)
+            else f"a {type(host).__name__}, and the mesh a {type(mesh).__name__}"
+        )
+        raise ArrayError(
+            f"shard takes one tensor, a mesh and a spec; this is {what}. For a tree write, inside `with mesh:`, "
+            f"sw.with_sharding_constraint(tree, P(…) or a rule)."
+        )
     if isinstance(host, Array):
         raise ArrayError(f"This is an Array already: {host.summary()}. Use x.reshard(…) to lay it out anew.")
     sharding = as_sharding(mesh, spec)

@@ -272,16 +272,17 @@ def _inplace(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 # -- gathers that nobody asked for ----------------------------------------------------------------------------------------
 
 
-def mind_gathers(gathers: Sequence[tuple[str, str, Sequence[int], int]]) -> None:
+def mind_gathers(gathers: Sequence[tuple[str, str, Sequence[int], int]], line: str = "") -> None:
     """Warn of large gathers; inside `strict()` refuse any."""
+    line = line or source_line()
     for name, text, dims, size in gathers:
         where = f"dim {', '.join(map(str, dims))}" if dims else "every dim"
         message = f"{name} gathers {where} of {text}: {size:,} bytes to every device. "
         advice = "Shard the operands so that it need not, or reshard explicitly where you mean it."
         if _strict.get():
-            raise ImplicitGatherError(f"{message}{advice} ({source_line()}; inside strict())")
+            raise ImplicitGatherError(f"{message}{advice} ({line}; inside strict())")
         if size > WARN_ABOVE:
-            warnings.warn(f"{message}{advice} ({source_line()})", ImplicitGatherWarning, stacklevel=_depth())
+            warnings.warn(f"{message}{advice} ({line})", ImplicitGatherWarning, stacklevel=_depth())
 
 
 def _depth() -> int:

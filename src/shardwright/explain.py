@@ -110,10 +110,15 @@ class Explanation:
         """The rows that compute."""
         return tuple(row for row in self.rows if row.plan is not None)
 
+    @property
+    def collectives(self) -> tuple[Row, ...]:
+        """The rows that communicate."""
+        return tuple(row for row in self.rows if row.bytes)
+
     def _total(self) -> str:
         return (
-            f"{len(self.rows)} steps; a device receives {self.total_bytes:,} B in {_time(self.total_time)} and holds at most "
-            f"{self.peak_bytes:,} B"
+            f"{len(self.rows)} steps; a device receives {self.total_bytes:,} B in {_time(self.total_time)} (communication "
+            f"only) and holds at most {self.peak_bytes:,} B"
         )
 
     def __str__(self) -> str:

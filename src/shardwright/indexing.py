@@ -102,13 +102,9 @@ def _put_rows(x: Any, entries: list[Any], value: Any) -> Any:
 def take(x: Any, indices: Any, axis: int) -> Any:
     """Rows of a dim by number."""
     size = x.shape[axis]
-    if indices.size and not indices.traces:
-        every = Attrs(axis=tuple(range(indices.ndim)), keepdims=False)
-        low, high = (int(apply(name, (indices,), every).numpy()) for name in ("min", "max"))
-        if low < -size or high >= size:
-            wrong = low if low < -size else high
-            raise IndexError(f"Index {wrong} is out of bounds for dim {axis} of size {size}.")
-    return apply("take", (x, indices), Attrs(axis=axis))
+    text = f"Index {{}} is out of bounds for dim {axis} of size {size}."
+    checked = apply("in_range", (indices,), Attrs(low=-size, high=size - 1, error=IndexError, text=text))
+    return apply("take", (x, checked), Attrs(axis=axis))
 
 
 def held_like(x: Any, data: Any, sharding: Sharding | None = None) -> Any:

@@ -415,8 +415,16 @@ class SJIT:
             named = dict(given)
             by_place = [named.get(self.parameters[i]) if i < len(self.parameters) else None for i in range(len(args))]
             return by_place, named
+        if isinstance(given, Mapping) and all(isinstance(key, str) for key in given) and len(self.parameters) != 1:
+            raise ProgramError(
+                f"{self.__name__}: {what} names {', '.join(map(repr, given))}; the parameters are "
+                f"{', '.join(map(repr, self.parameters))}. Use their names, or a tuple with one entry each."
+            )
         if not isinstance(given, tuple | list) or isinstance(given, P):
             return [None if isinstance(x, _Static) else given for x in args], dict.fromkeys(kwargs, given)
+        if kwargs and len(given) == len(self.parameters):  # one per parameter, however they are passed
+            named = dict(zip(self.parameters, given, strict=True))
+            return list(given[: len(args)]), named
         dynamic = [i for i, x in enumerate(args) if not isinstance(x, _Static)]
         if len(given) == len(args):
             return list(given), {}
@@ -452,7 +460,8 @@ def sjit(
     - Shardings are a `P`, a `Sharding`, a rule of `shardwright.rules`, a tree of those, or None for "inferred"; for
       arguments one for all, or a tuple (or a mapping from names) with one each. Arrays that come otherwise are resharded.
     - Numbers, strings, functions and whatever else is no array are static: part of the key under which programs are kept.
-    - Inside, `x += 1` changes the function's own variable; arrays from outside can't be changed while it is traced.
+    - Inside, `x += 1` changes the function's own variable; arrays from outside can't be changed while it is traced. They are
+      read anew at every call; host tensors and numbers from outside are what they were when the function was traced.
     - `args_sharding_constraint` reshards arguments once more, inside; `annotation_shardings` says what the names of
       `with_sharding_annotation` stand for; arrays of donated arguments can't be read afterwards.
     """

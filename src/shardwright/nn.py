@@ -174,12 +174,8 @@ def embedding(table: Array, indices: Any) -> Array:
 
 def one_hot(indices: Array, classes: int, dtype: Any = np.float32) -> Array:
     """1 at the place of each number along a new last dim, 0 elsewhere."""
-    if indices.size and not indices.traces:
-        low, high = int(indices.min()), int(indices.max())
-        if low < 0 or high >= classes:
-            raise OperationError(
-                f"one_hot: {low if low < 0 else high} is none of the {classes} classes from 0 to {classes - 1}."
-            )
+    text = f"one_hot: {{}} is none of the {classes} classes from 0 to {classes - 1}."
+    indices = apply("in_range", (indices,), Attrs(low=0, high=classes - 1, error=OperationError, text=text))
     numbers = make(Array, "places", Sharding(indices.mesh), (classes,))
     return astype(expand_dims(indices, -1) == astype(numbers, np.int64), dtype)
 

@@ -66,6 +66,9 @@ class FSDPShardingRule(ShardingRule):
     ) -> None:
         self.axis, self.size, self.least = fsdp_axis_name, fsdp_axis_size, min_fsdp_size
 
+    def __repr__(self) -> str:
+        return f"FSDPShardingRule({self.axis!r}, min_fsdp_size={self.least})"
+
     def spec(self, path: str, leaf: Any, mesh: Mesh | None) -> tuple[P, str]:
         shape = tuple(leaf.shape)
         if mesh is not None and self.axis not in mesh.sizes:
@@ -107,8 +110,17 @@ class TreePathShardingRule(ShardingRule):
     A leaf that no pattern matches is an error unless `strict=False`, and a pattern that matches no leaf always is.
     """
 
-    def __init__(self, *rules: tuple[str, P], strict: bool = True) -> None:
-        self.rules, self.strict = rules, strict
+    def __init__(self, *rules: Any, strict: bool = True) -> None:
+        given = rules[0] if len(rules) == 1 and not isinstance(rules[0], tuple) else rules
+        pairs = tuple(given.items() if isinstance(given, dict) else given)
+        for pair in pairs:
+            if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+                raise ShardingError(f"TreePathShardingRule takes (pattern, P(…)) pairs; {pair!r} is none.")
+        self.rules: tuple[tuple[str, P], ...] = tuple((pattern, spec) for pattern, spec in pairs)
+        self.strict = strict
+
+    def __repr__(self) -> str:
+        return f"TreePathShardingRule({', '.join(map(repr, self.rules))})"
 
     def check(self, paths: Sequence[str]) -> None:
         for pattern, _ in self.rules:
@@ -170,7 +182,10 @@ def resolved(rule: Any, tree: Any, mesh: Mesh, what: str) -> list[Sharding | Non
     except ValueError as error:
         if not isinstance(rule, dict | list | tuple):
             raise ShardingError(f"{what}: {rule!r} is no P, Sharding, rule, None, or tree of them.") from error
-        raise ShardingError(f"{what}: the tree of shardings does not fit the tree of arrays: {error}") from error
+        raise ShardingError(
+            f"{what}: the tree of shardings does not fit the tree of arrays: one is {_drawn(rule)}, the other {_drawn(tree)}. "
+            f"Give the same structure, as far down as you want to tell parts apart."
+        ) from error
     found: dict[int, Sharding | None] = {}
     for entry, name, part, places in entries:
         found.update(zip(places, _for_all(entry, part, mesh, what, name), strict=True))
@@ -200,6 +215,13 @@ def _for_all(rule: Any, tree: Any, mesh: Mesh, what: str, lead: str) -> list[Sha
             where = "/".join(part for part in (lead, path) if part)
             raise ShardingError(f"{what}{f', leaf {where!r}' if where else ''}: {error}") from error
     return made
+
+
+def _drawn(tree: Any) -> str:
+    """The structure of a tree, its leaves as dots."""
+    text = str(structure_of(tree)).removeprefix("PyTreeSpec(").removesuffix(")").split(", namespace=")[0]
+    shown = text.replace("*", "·")
+    return shown if len(shown) <= 120 else f"{shown[:117]}…"
 
 
 def _listed(paths: Sequence[str]) -> str:

@@ -623,3 +623,48 @@ def test_small_things():
     sw.sjit(lambda a: a + 1, donate_argnums=0)(a=given)
     with pytest.raises(ArrayError, match="was donated"):
         np.asarray(given)
+
+
+def test_numbers_out_of_range_are_refused_when_a_program_runs():
+    table = np.arange(8.0).reshape(4, 2)
+    for fn in (lambda t, i: nn.embedding(t, i), lambda t, i: t[i]):
+        step = sw.sjit(fn, mesh=MESH, in_shardings=(P("model"), P()))
+        assert_same(step(table, np.array([0, -1])), table[[0, -1]])
+        with pytest.raises(IndexError, match=r"Index -9 is out of bounds for dim 0 of size 4"):
+            step(table, np.array([3, -9]))
+    step = sw.sjit(lambda x, y: nn.cross_entropy(x, y), mesh=MESH)
+    with pytest.raises(sw.errors.OperationError, match="one_hot: 9 is none of the 5 classes"):
+        step(np.ones((2, 5)), np.array([1, 9]))
+
+
+def test_a_strangers_mistakes_have_words():
+    def block(x, p):
+        return x * p["w"]
+
+    params = {"w": np.ones((2, 4))}
+    x = np.ones((2, 4))
+    with pytest.raises(ProgramError, match=r"in_shardings names 'x', 'params'; the parameters are 'x', 'p'"):
+        sw.sjit(block, mesh=MESH, in_shardings={"x": P(), "params": P()})(x, params)
+    with pytest.raises(
+        ShardingError, match=r"out_shardings: the tree of shardings does not fit .* one is \(·, ·\), the other ·"
+    ):
+        sw.sjit(block, mesh=MESH, out_shardings=(P(), P()))(x, params)
+    both = sw.sjit(block, mesh=MESH, in_shardings=(P("data"), P(None, "model")))
+    assert both(x=x, p=params).sharding.spec == P("data", "model")
+    with pytest.raises(
+        ArrayError, match=r"shard takes one tensor, a mesh and a spec; this is a tree of arrays. For a tree write"
+    ):
+        sw.shard(params, MESH, P())
+    with pytest.raises(ArrayError, match="this is a Mesh, and the mesh a ndarray"):
+        sw.shard(MESH, x, P())
+    assert repr(TreePathShardingRule([("w", P("x"))])) == "TreePathShardingRule(('w', P('x')))"
+    assert TreePathShardingRule({"w": P("x")}).rules == (("w", P("x")),)
+    with pytest.raises(ShardingError, match=r"takes \(pattern, P\(…\)\) pairs; 'w' is none"):
+        TreePathShardingRule(["w", P()])
+    with pytest.raises(sw.ShardwrightError, match="The shape has ndarray entries, not integers"):
+        sw.plan_reshard(np.ones((2, 2)), np.float32, MESH, P(), P())
+    y = sw.shard(np.arange(6).reshape(1, 2, 3), MESH, P())
+    assert_same(y.transpose((0, 2, 1)), np.arange(6).reshape(1, 2, 3).transpose(0, 2, 1))
+    shown = sw.explain(lambda a: snp.sum(a), sw.shard(x, MESH, P("data")))
+    assert [row.collective for row in shown.collectives] == ["all_reduce data"]
+    assert "(communication only)" in str(shown)

@@ -453,7 +453,12 @@ def test_a_tensor_parallel_mlp_needs_its_reduction():
     y = ttnn.all_reduce(partial, cluster_axis=1)
     expected = torch.nn.functional.gelu(x @ up) @ down
     assert torch.allclose(ttnn.to_torch(y), expected, atol=1e-4)
-    assert torch.allclose(ttnn.to_torch(partial), expected, atol=1e-4)  # reading reduces
+    assert torch.allclose(
+        ttnn.to_torch(ttnn.all_reduce(partial)), expected, atol=1e-4
+    )  # an axis of size 1 is no matter
+    assert "summands over m1" in repr(partial)
+    with pytest.raises(RuntimeError, match=r"holds summands: no device has the values. Reduce it first"):
+        ttnn.to_torch(partial)
     assert not torch.allclose(
         ttnn.to_torch(partial, mesh_composer=ttnn.ConcatMeshToTensor(dim=0))[:4], expected, atol=1e-2
     )
@@ -704,7 +709,7 @@ def test_summands_are_no_copies(square):
     p = ttnn.matmul(on(square, numbers(4, 8), 1, None), on(square, numbers(8, 8), 0, None))
     assert p.tensor_topology().placements() == [ttnn.PlacementPartial(), ttnn.PlacementReplicate()]
     text = ttnn.visualize_tensor(p, colour=True)
-    assert text.count("summand") == 4
+    assert text.count("] summand") == 4
     assert len(set(re.findall(r"\033\[(\d\d)m", text))) == 4
     x = ttnn.all_gather(on(square, numbers(8, 6), 0, None), 0, cluster_axis=1)
     assert (x.sharding, x._global) == (None, None)
@@ -870,3 +875,28 @@ def test_errors_are_ttnns(square):
         with pytest.raises(RuntimeError, match=r"\. [A-Z]"):
             call()
     assert ttnn.combine_device_tensors(ttnn.get_device_tensors(on(square, numbers(7, 2), flat=0))).mesh.shape == (1, 4)
+
+
+def test_misspelt_keywords_are_refused(square):
+    x, w = on(square, numbers(8, 6), flat=0), on(square, numbers(6, 6))
+    for call, advice in (
+        (lambda: ttnn.from_torch(numbers(2, 2), mesh_maper=None), "mesh_mapper"),
+        (lambda: ttnn.to_torch(x, mesh_compser=None), "mesh_composer"),
+        (lambda: ttnn.linear(x, w, activaton="relu"), "activation"),
+        (lambda: ttnn.softmax(x, axis=0), "It takes"),
+        (lambda: ttnn.layer_norm(x, eps=1.0), "unexpected keyword argument 'eps'"),
+        (lambda: ttnn.matmul(x, w, tranpose_b=True), "transpose_b"),
+        (lambda: ttnn.all_gather(x, 0, clusteraxis=0), "cluster_axis"),
+    ):
+        with pytest.raises(RuntimeError, match=advice):
+            call()
+    for call in (
+        lambda: ttnn.matmul(x, numbers(6, 6)),
+        lambda: ttnn.to_torch(numbers(2)),
+        lambda: ttnn.from_torch(np.ones(2)),
+        lambda: ttnn.from_torch(numbers(4), mesh_mapper=ttnn.ConcatMeshToTensor(square, dim=0)),
+        lambda: ttnn.to_torch(x, mesh_composer=ttnn.ShardTensorToMesh(square, dim=0)),
+    ):
+        with pytest.raises(RuntimeError, match=r"\. [A-Z]"):
+            call()
+    assert ttnn.matmul(x, w, program_config=None, compute_kernel_config=None).global_shape == (8, 6)

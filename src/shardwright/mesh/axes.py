@@ -56,7 +56,10 @@ def as_int(value: object, what: str) -> int:
     """A whole number; anything that would have to be rounded is refused."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise MeshError(f"{what} {value!r} is not an integer.")
-    return operator.index(value)
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise MeshError(f"{what} has {type(value).__name__} entries, not integers.") from error
 
 
 def as_ints(values: object, what: str) -> tuple[int, ...]:

@@ -28,6 +28,16 @@ def elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
     return kernel
 
 
+def in_range(call: Call, data: Data) -> Data:
+    """The numbers themselves, which must lie between two others: checked where and when there is data."""
+    low, high = call.attrs["low"], call.attrs["high"]
+    if data.size:
+        least, most = data.min(), data.max()
+        if least < low or most > high:
+            raise call.attrs["error"](call.attrs["text"].format(int(least if least < low else most)))
+    return data
+
+
 # -- along dims that lie whole on every device --------------------------------------------------------------------------
 
 

@@ -159,6 +159,7 @@ OPS: dict[str, Op] = _rows_of(
     *map(_ufunc_row, _ELEMENTWISE),
     Op("erf", f.elementwise("erf"), k.elementwise(special.erf), dt.as_ran(special.erf)),
     Op("astype", f.elementwise("astype"), k.elementwise(_astype), dt.given),
+    Op("in_range", f.elementwise("in_range"), k.in_range),
     Op("clip", f.elementwise("clip"), k.elementwise(_clip), dt.as_ran(_clip_tried)),
     Op("isin", f.as_text("isin", "..., s -> ...", whole="s"), _isin, dt.always(bool)),
     # over dims

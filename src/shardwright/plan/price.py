@@ -13,6 +13,8 @@ from shardwright.sharding import Sharding
 def move_costs(source: Sharding, target: Sharding, shape: Shape, itemsize: int) -> tuple[Cost, ...]:
     """The collectives that turn one sharding into another, priced for even shards and without building a plan.
 
+    >>> from shardwright.mesh import Mesh
+    >>> from shardwright.sharding import P
     >>> mesh = Mesh(x=2, y=4)
     >>> [cost[:3] for cost in move_costs(Sharding(mesh, P("y")), Sharding(mesh, P(None, "y")), (8, 8), 4)]
     [('all_to_all', ('y',), 48)]

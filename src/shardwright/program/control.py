@@ -147,7 +147,7 @@ def _settled(node: Node) -> Sharding:
 
 
 def while_loop(cond_fn: Fn, body_fn: Fn, init: Any) -> Any:
-    """`init = body_fn(init)` as long as `cond_fn(init)` holds.
+    """`init = body_fn(init)` as long as `cond_fn(init)` holds. In a program the numbers it carries are arrays (i64, f64).
 
     >>> while_loop(lambda n: n < 100, lambda n: n * 2, 3)
     192
@@ -195,7 +195,8 @@ def while_loop(cond_fn: Fn, body_fn: Fn, init: Any) -> Any:
 
 
 def scan(body: Fn, init: Any, xs: Any = None, length: int | None = None) -> Any:
-    """`carry, y = body(carry, x)` for every row of `xs`: the last carry, and all y stacked.
+    """`carry, y = body(carry, x)` for every row of `xs`: the last carry, and all y stacked. In a program the numbers it carries
+    are arrays (i64, f64), and no rounds give y without rows instead of None.
 
     >>> scan(lambda total, _: (total + 1, None), 0, length=3)
     (3, None)
@@ -294,7 +295,7 @@ def _all_rows(partitioner: Partitioner, node: Node, source: str) -> Node:
     if 0 in dims:
         plan = plan_reshard(node.type.shape, node.type.dtype, there.mesh, node.type.sharding, there)
         gathers = [("scan", f"{node.type} on {there.mesh}", dims, plan.bytes_received)]
-        mind_gathers(gathers)
+        mind_gathers(gathers, source)
         partitioner.notes.append(f"scan gathers dim 0 of {node.type}: {plan.bytes_received:,} B ({source})")
     return moved(partitioner.graph, node, there, source)
 

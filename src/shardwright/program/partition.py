@@ -79,7 +79,7 @@ class Partitioner:
         wanted = [self.known.wanted(node)] if len(node.types) == 1 else []
         plan = static_plan(node.op, kinds, node.attrs, tuple(wanted))
         if plan.gathers:
-            mind_gathers(plan.gathers)
+            mind_gathers(plan.gathers, node.source)
             self.notes += [
                 f"{name} gathers dim {', '.join(map(str, dims))} of {text}: {size:,} B ({node.source})"
                 for name, text, dims, size in plan.gathers

@@ -124,6 +124,6 @@ def parse_dtype(name: str, text: str = "") -> "np.dtype[np.generic]":
     if isinstance(small, type) and issubclass(small, np.generic):
         return np.dtype(small)
     raise ShardingError(
-        f"{text!r} names the dtype {name!r}, which is none. Write f32, i8, bool, …; small floats such as bf16 need "
+        f"{text or name!r} names the dtype {name!r}, which is none. Write f32, i8, bool, …; small floats such as bf16 need "
         f"ml_dtypes: pip install 'shardwright[dtypes]'."
     )

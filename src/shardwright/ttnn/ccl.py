@@ -1,6 +1,7 @@
 """Collectives on a mesh, along one of its axes (`cluster_axis`) or over all its devices. Links change no result."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from shardwright.engines.lanes import stack
 from shardwright.errors import CollectiveError, ShardingError, ShardwrightError
 from shardwright.per_device import PerDevice
 from shardwright.sharding import Sharding
-from shardwright.ttnn.errors import fatal
+from shardwright.ttnn.errors import check_options, fatal
 from shardwright.ttnn.tensors import Tensor, as_blocks
 from shardwright.ttnn.watch import note
 
@@ -46,6 +47,10 @@ def _placement(tensor: Tensor, collective: Collective) -> tuple[Sharding | None,
     sharding, shape = tensor.sharding, tensor._global
     if sharding is None or shape is None:
         return None, None
+    long = tuple(axis for axis in collective.axes if tensor.mesh.axis(axis).size > 1)
+    if not long:
+        return sharding, shape
+    collective = replace(collective, axes=long)
     try:
         bound = collective.bind(tensor.mesh, shape, tensor.value.dtype, uneven=True)
         return bound.on(sharding, shape), shape
@@ -71,26 +76,31 @@ def _coords(tensor: Tensor, coord: Sequence[int]) -> None:
 
 def all_gather(tensor: Tensor, dim: int, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
     """Every device gets its group's tensors joined along a dim."""
+    check_options("all_gather", ignored, ("dim", "cluster_axis"))
     return _run(tensor, AllGather(_axes(tensor, cluster_axis), dim))
 
 
 def all_reduce(tensor: Tensor, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
     """Every device gets the sum of its group's tensors."""
+    check_options("all_reduce", ignored, ("dim", "cluster_axis"))
     return _run(tensor, AllReduce(_axes(tensor, cluster_axis)))
 
 
 def reduce_scatter(tensor: Tensor, dim: int, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
     """Every device gets its piece, along a dim, of the sum of its group's tensors."""
+    check_options("reduce_scatter", ignored, ("dim", "cluster_axis"))
     return _run(tensor, ReduceScatter(_axes(tensor, cluster_axis), dim))
 
 
 def mesh_partition(tensor: Tensor, dim: int, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
     """Every device keeps its piece of a dim of its own tensor."""
+    check_options("mesh_partition", ignored, ("dim", "cluster_axis"))
     return _run(tensor, AllSlice(_axes(tensor, cluster_axis), dim))
 
 
 def all_to_all(tensor: Tensor, in_dim: int, out_dim: int, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
     """Pieces of `in_dim` go to the members of the group, which join what they get along `out_dim`."""
+    check_options("all_to_all", ignored, ("dim", "cluster_axis"))
     return _run(tensor, AllToAll(_axes(tensor, cluster_axis), in_dim, out_dim))
 
 
@@ -98,6 +108,7 @@ def broadcast(
     tensor: Tensor, sender_coord: Sequence[int], *, cluster_axis: int | None = None, **ignored: Any
 ) -> Tensor:
     """Every device of a group gets the tensor of the one at the sender's place."""
+    check_options("broadcast", ignored, ("dim", "cluster_axis"))
     axes = _axes(tensor, cluster_axis)
     _coords(tensor, sender_coord)
     place = dict(zip(tensor.mesh.axis_names, tuple(sender_coord), strict=True))
@@ -106,6 +117,7 @@ def broadcast(
 
 def all_broadcast(tensor: Tensor, *, cluster_axis: int | None = None, **ignored: Any) -> list[Tensor]:
     """For each member of a group its tensor, on all members."""
+    check_options("all_broadcast", ignored, ("dim", "cluster_axis"))
     axes = _axes(tensor, cluster_axis)
     sizes = [tensor.mesh.axis(axis).size for axis in axes]
     made = []
@@ -122,6 +134,7 @@ def point_to_point(
     tensor: Tensor, sender_coord: Sequence[int], receiver_coord: Sequence[int], **ignored: Any
 ) -> Tensor:
     """The receiver gets the sender's tensor; all others keep their own."""
+    check_options("point_to_point", ignored, ("dim", "cluster_axis"))
     mesh = tensor.mesh
     for coord in (sender_coord, receiver_coord):
         _coords(tensor, coord)

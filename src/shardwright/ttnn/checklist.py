@@ -36,7 +36,8 @@ class Point:
 class Checklist:
     """Watches what happens on a mesh between `with` and the block's end; `shape` is the one that is meant.
 
-    Weights are tensors that go whole to every device, inputs those that are cut: a run with both keeps points two and three.
+    It is the list for data parallelism: weights are tensors that go whole to every device, inputs those that are cut. A run in
+    tensor parallel breaks points two to four on purpose.
     """
 
     def __init__(self, mesh_device: MeshDevice, shape: Any = None) -> None:
@@ -93,7 +94,9 @@ class Checklist:
         self._say(
             5, self.device.synchronized, "" if self.device.synchronized else "ttnn.synchronize_device comes first", line
         )
-        if composer is None or isinstance(composer, ListMeshToTensor):
+        if tensor.sharding is not None and tensor.sharding.partial:
+            self._say(4, False, "devices hold summands that nobody reduced", line)
+        elif composer is None or isinstance(composer, ListMeshToTensor):
             self._say(4, True, "every device's tensor" if composer else "by its sharding", line)
         elif tensor.sharding is None:
             self._say(4, False, "what the devices hold is no longer the shards of one tensor", line)

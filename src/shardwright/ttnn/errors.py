@@ -1,5 +1,6 @@
 """Errors as the hardware's library raises them: a `RuntimeError` with its text, and a second sentence that says what to do."""
 
+import difflib
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -34,3 +35,21 @@ def bounded(function: F) -> F:
             ) from error
 
     return cast(F, run)
+
+
+# What real functions take and what changes nothing here.
+_IGNORED = frozenset(
+    """memory_config dtype program_config compute_kernel_config compute_config conv_config core_grid queue_id output_tensor
+    optional_output_tensor num_links topology slice_config layout subdevice_id multi_device_global_semaphore barrier_semaphore
+    cq_id blocking tile spec ceil_mode applied_shard_scheme in_place_halo deallocate_input reallocate_halo_output
+    return_weights_and_bias fast_and_approximate_mode numeric_stable use_legacy padding_idx device preprocess""".split()
+)
+
+
+def check_options(name: str, options: dict[str, Any], known: tuple[str, ...] = ()) -> None:
+    """Refuse keywords that no such function takes: a misspelt one would be silently forgotten."""
+    for key in options:
+        if key not in _IGNORED and key not in known:
+            close = difflib.get_close_matches(key, [*known, *_IGNORED], n=1)
+            advice = f"Did you mean {close[0]!r}?" if close else f"It takes {', '.join(known) or 'none of its own'}."
+            raise fatal(f"{name}() got an unexpected keyword argument {key!r}", advice)

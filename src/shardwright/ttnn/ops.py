@@ -16,7 +16,7 @@ from shardwright.mesh import Mesh
 from shardwright.per_device import PerDevice
 from shardwright.sharding import Sharding, layout_of
 from shardwright.ttnn.dtypes import TILE_LAYOUT, DataType, as_numpy, as_torch, held_as, in_blocks
-from shardwright.ttnn.errors import bounded, fatal
+from shardwright.ttnn.errors import bounded, check_options, fatal
 from shardwright.ttnn.memory import MemoryConfig
 from shardwright.ttnn.tensors import Tensor, device_tensors
 
@@ -109,6 +109,14 @@ def _batchwise(operands: Sequence[Tensor], result: PerDevice) -> tuple[Sharding,
 
 @bounded
 def _op(function: Local, operands: Sequence[Tensor], where: Any, options: dict[str, Any]) -> Tensor:
+    for operand in operands:
+        if not isinstance(operand, Tensor):
+            raise fatal(f"An operand is a {type(operand).__name__}, not a ttnn tensor", "Use ttnn.from_torch(…) first.")
+    check_options(
+        "The operation",
+        options,
+        ("activation", "dim", "keepdim", "epsilon", "weight", "bias", "transpose_a", "transpose_b"),
+    )
     first = operands[0]
     dtype = options.get("dtype") or first.dtype
     made = _each(function, operands, dtype)

@@ -32,7 +32,7 @@ from shardwright.ttnn.dtypes import (
     held_as,
     in_blocks,
 )
-from shardwright.ttnn.errors import bounded, fatal
+from shardwright.ttnn.errors import bounded, check_options, fatal
 from shardwright.ttnn.mapping import (
     Composer,
     Mapper,
@@ -148,6 +148,8 @@ class Tensor:
 
     def __repr__(self) -> str:
         where = "host" if self._device is None else repr(self._device)
+        if self.sharding is not None and self.sharding.partial:
+            where += f", summands over {', '.join(self.sharding.partial)}"
         return f"Tensor(shape={list(self.shape)}, dtype={self.dtype.value}, layout={self.layout.value}, {where})"
 
 
@@ -196,6 +198,13 @@ def from_torch(
 
     Without a tensor it gives the function that takes one. `device=None` with a mapper is a host tensor, already cut.
     """
+    check_options("from_torch", ignored, ("mesh_mapper", "pad_value"))
+    if tensor is not None and not isinstance(tensor, torch.Tensor):
+        raise fatal(f"from_torch takes a torch.Tensor; got {type(tensor).__name__}", "Use torch.from_numpy(x) first.")
+    if mesh_mapper is not None and not isinstance(mesh_mapper, Mapper):
+        raise fatal(
+            f"mesh_mapper is a {type(mesh_mapper).__name__}, which maps nothing", "Give a mapper, not a composer."
+        )
     if tensor is None:
         return functools.partial(
             from_torch, dtype=dtype, layout=layout, device=device, memory_config=memory_config, mesh_mapper=mesh_mapper,
@@ -240,6 +249,13 @@ def to_torch(
     tensor: Tensor, dtype: torch.dtype | None = None, *, mesh_composer: Composer | None = None, **ignored: Any
 ) -> Any:
     """A tensor on the host as a composer joins it; without one, what its sharding says it is."""
+    check_options("to_torch", ignored, ("mesh_composer",))
+    if not isinstance(tensor, Tensor):
+        raise fatal(f"to_torch takes a ttnn tensor; got {type(tensor).__name__}", "It is on the host already.")
+    if mesh_composer is not None and not isinstance(mesh_composer, Composer):
+        raise fatal(
+            f"mesh_composer is a {type(mesh_composer).__name__}, which joins nothing", "Give a composer, not a mapper."
+        )
     composer = mesh_composer or default_composer()
     note("to_torch", tensor, composer=composer)
     places = composer.places(tensor.mesh.shape, len(tensor.shape)) if composer is not None else []
@@ -276,6 +292,11 @@ def _whole(tensor: Tensor) -> NDArray[Any]:
         raise fatal(
             f"{tensor} is no longer the shards of one tensor, so nothing says how to join them",
             "Give a mesh_composer, such as ttnn.ConcatMeshToTensor(dim=0).",
+        )
+    if tensor.sharding.partial:
+        raise fatal(
+            f"{tensor} holds summands: no device has the values",
+            "Reduce it first with ttnn.all_reduce(…) or ttnn.reduce_scatter(…), or look at each with a composer.",
         )
     return as_array(tensor).numpy()
 
