@@ -19,6 +19,7 @@ def move_costs(source: Sharding, target: Sharding, shape: Shape, itemsize: int) 
     >>> [cost[:3] for cost in move_costs(Sharding(mesh, P("y")), Sharding(mesh, P(None, "y")), (8, 8), 4)]
     [('all_to_all', ('y',), 48)]
     """
+    source, target = source.for_shape(shape), target.for_shape(shape)
     if source is target:
         return ()
     change = Change(source, target)
