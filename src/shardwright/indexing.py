@@ -180,8 +180,20 @@ def _basic(x: Any, entries: list[Any]) -> Any:
         return _element(x, [row_map.start for row_map in maps if row_map is not None])
     if any(row_map is not None for row_map in maps):
         x = apply("rows", (x,), Attrs(maps=tuple(maps)))
+        given = [entry for entry in entries if entry is not None]
+        x = _everywhere(x, [dim for dim, entry in enumerate(given) if not isinstance(entry, slice)])
         return x if x.shape == tuple(shape) else apply("reshape", (x,), Attrs(shape=tuple(shape)))
     return x.again() if x.shape == tuple(shape) else apply("reshape", (x,), Attrs(shape=tuple(shape)))
+
+
+def _everywhere(x: Any, dims: list[int]) -> Any:
+    """x with its only row along some dims on every device: who asks for one row by its number asks for that."""
+    here = x.sharding
+    if x.traces or not any(here.dims[dim] for dim in dims):
+        return x
+    spec = [() if dim in dims else axes for dim, axes in enumerate(here.dims)]
+    cuts = {dim: here.offsets_of(dim) for dim in range(x.ndim) if dim not in dims and here.offsets_of(dim)}
+    return x.reshard(here.replace(spec=spec, offsets=cuts, halo={}))
 
 
 def _element(x: Any, place: list[int]) -> Any:

@@ -679,3 +679,14 @@ def test_eigenvalues_are_complex_and_a_clip_may_have_no_bounds():
     assert [r.dtype for r in snp.linalg.eig(x)] == [np.complex64] * 2
     assert snp.linalg.eigvals(x).dtype == np.complex64
     assert_same(snp.clip(x), np.eye(2, dtype=np.float32))
+
+
+def test_one_row_by_its_number_is_no_implicit_gather():
+    host = np.arange(24.0).reshape(4, 6)
+    with sw.strict():
+        for spec in (P("x"), P(None, "x"), P(("x",))):
+            x = sw.shard(host, X4, spec)
+            assert_same(x[2], host[2])
+            assert_same(x[:, 3], host[:, 3])
+            assert_same(x[1:, -1], host[1:, -1])
+            assert float(x[2, 3]) == host[2, 3]

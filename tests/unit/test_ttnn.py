@@ -900,3 +900,8 @@ def test_misspelt_keywords_are_refused(square):
         with pytest.raises(RuntimeError, match=r"\. [A-Z]"):
             call()
     assert ttnn.matmul(x, w, program_config=None, compute_kernel_config=None).global_shape == (8, 6)
+
+
+def test_tensors_have_operators(square):
+    x, w = on(square, numbers(8, 6), flat=0), on(square, numbers(6, 6))
+    assert torch.equal(ttnn.to_torch((x @ w + 1.0) * 2.0 - x), (numbers(8, 6) @ numbers(6, 6) + 1) * 2 - numbers(8, 6))

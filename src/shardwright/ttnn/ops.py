@@ -426,3 +426,7 @@ def zeros_like(tensor: Tensor, *, memory_config: MemoryConfig | None = None, **o
     """Zeros where another tensor lies."""
     place = (tensor.sharding, tensor._global) if tensor.sharding is not None else None
     return _op(torch.zeros_like, (tensor,), place, {**options, "memory_config": memory_config})
+
+
+for _name, _function in {"add": add, "sub": subtract, "mul": multiply, "truediv": divide, "matmul": matmul}.items():
+    setattr(Tensor, f"__{_name}__", _function)  # x + y, as real tensors have it
