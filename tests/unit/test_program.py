@@ -149,6 +149,19 @@ def test_a_gather_and_a_slice_cancel_both_ways():
         assert_same(run(after, x)[0], X)
 
 
+def test_moves_that_share_a_value_are_not_both_spared_it():
+    mesh = sw.Mesh(a=4, b=2)
+
+    def fn(x):
+        first = sw.with_sharding_constraint(sw.with_sharding_constraint(snp.tanh(x), P()), P("b"))
+        return [first, sw.with_sharding_constraint(first, P("a"))]
+
+    x = sw.shard(np.arange(4.0), mesh, P(("a", "b")))
+    traced, _ = trace(fn, [Type(x.shape, x.dtype)], mesh, ["x"])
+    before = lower(traced, [x.sharding]).stages["partitioned"]
+    assert total(Rewriter(before).run(shortened)) <= total(before)
+
+
 def test_a_gather_with_other_readers_stays_for_them():
     def fn(x):
         whole = sw.with_sharding_constraint(x * 2, P())

@@ -29,6 +29,8 @@ class Rewriter:
         self.users = program.users
         self.outputs = set(program.outputs)
         self.made: dict[Node, Node] = {}
+        self.gone: set[Node] = set()  # nodes of the old program that nothing new reads any more
+        self.needed: set[Node] = set()  # and those that something new does
 
     def once(self, node: Node) -> bool:
         """Whether a value of the old program is read once, and is no output."""
@@ -81,10 +83,16 @@ def shortened(rewriter: Rewriter, node: Node) -> Node | None:
     (kept,) = before.nodes
     assert kept.type.sharding is not None
     plan = plan_reshard(node.type.shape, node.type.dtype, rewriter.program.mesh, kept.type.sharding, _there(node))
-    spared = (node, before) if rewriter.once(before) else (node,)
+    if kept in rewriter.gone:
+        return None
+    alone = rewriter.once(before) and before not in rewriter.needed
+    spared = (node, before) if alone else (node,)
     cost = sum(x.how.received for x in spared), sum(x.how.time for x in spared), len(spared)
     if (plan.bytes_received, plan.time, len(plan.steps)) >= cost:
         return None
+    rewriter.needed.add(kept)
+    if alone:
+        rewriter.gone.add(before)
     result = rewriter.made[kept]
     for step in plan.steps:
         result = collective(rewriter.graph, result, step, node.source)
