@@ -9,7 +9,7 @@ import shardwright as sw
 import shardwright.numpy as snp
 from strategies import meshes, shardings
 
-UNARY = ["tanh", "negative", "abs", "square", "exp", "cos"]  # continuous: rounding differs with the order of sums
+UNARY = ["tanh", "negative", "abs", "square", "sin", "cos"]  # continuous: rounding differs with the order of sums
 BINARY = ["add", "subtract", "multiply", "maximum", "minimum"]
 REDUCTIONS = ["sum", "mean", "max", "min"]
 
