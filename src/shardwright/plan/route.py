@@ -19,7 +19,7 @@ from shardwright.sharding import Sharding
 State = tuple[tuple[str, ...], ...]  # per dim the pieces that split it
 Chain = list[tuple[float, State]]  # states after each move, with the move's cost in units of the local size
 SOME_STATES, MOST_STATES = (
-    1_000,
+    300,
     20_000,
 )  # looked at before a chain is given up: by the way, and if it is all that is asked
 
@@ -39,6 +39,7 @@ class Change:
 
     def __init__(self, source: Sharding, target: Sharding) -> None:
         self.mesh: Mesh = source.mesh
+        self._products: dict[tuple[str, ...], int] = {}  # searches ask for the same ones by the thousand
         everything = (*source.axes, *target.axes)
         self.possible = self.mesh.share_a_cut(everything)  # halves and thirds of one axis have no common pieces
         if not self.possible:
@@ -61,7 +62,11 @@ class Change:
 
     def product(self, pieces: Sequence[str]) -> int:
         """The devices along pieces."""
-        return math.prod(map(self.size, pieces))
+        key = tuple(pieces)
+        found = self._products.get(key)
+        if found is None:
+            found = self._products[key] = math.prod(map(self.size, key))
+        return found
 
     @cached_property
     def settled(self) -> State:
