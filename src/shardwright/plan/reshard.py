@@ -320,7 +320,8 @@ def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algori
         if moved is not None:
             return ReshardPlan(shape, known, here, moved, "relabel", ())
     alike = len(set(mesh.links.values())) == 1
-    if algorithm == "best" and alike and here.mesh == there.mesh and _even(here, shape) and _even(there, shape):
+    simple = algorithm == "best" and here.mesh == there.mesh and _even(here, shape) and _even(there, shape)
+    if simple and (alike or _has_short_chain(here, there)):
         costs = move_costs(here, there, shape, known.itemsize)  # exact for even shards: one plan need not be made
         algorithm = "direct" if any(cost.name == "exchange" for cost in costs) else "portable"
     made = _Maker(shape, known.itemsize)
@@ -335,6 +336,12 @@ def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algori
     if algorithm != "portable":
         plans.append(ReshardPlan(shape, known, here, there, "direct", made.direct(here, there)))
     return plans[0] if len(plans) == 1 else min(plans, key=lambda plan: (plan.time, len(plan.steps)))
+
+
+def _has_short_chain(source: Sharding, target: Sharding) -> bool:
+    """Whether there is a chain that need not be searched for."""
+    change = Change(source, target)
+    return change.possible and bool(change.chains())
 
 
 def _even(sharding: Sharding, shape: Shape) -> bool:
