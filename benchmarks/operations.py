@@ -51,7 +51,7 @@ def large() -> None:
         ("inner-sharded, reduced", P(None, ("data", "model")), P(("data", "model"))),
     ):
         x, y = sw.shard(A, MESH, left), sw.shard(B, MESH, right)
-        ratio(f"matmul 2048² float32, {name}", lambda x=x, y=y: np.asarray(x @ y), lambda: A @ B, goal, rounds=5)
+        ratio(f"matmul 2048² float32, {name}", lambda x=x, y=y: np.asarray(x @ y), lambda: A @ B, goal, rounds=11)
     big = rng.standard_normal((4096, 4096), np.float32)
     for spec in (P("data"), P("data", "model"), P(("model", "data"))):
         x = sw.shard(big, MESH, spec, copy=False)

@@ -51,11 +51,9 @@ def _placement(tensor: Tensor, collective: Collective) -> tuple[Sharding | None,
     if not long:
         return sharding, shape
     collective = replace(collective, axes=long)
-    try:
-        bound = collective.bind(tensor.mesh, shape, tensor.value.dtype, uneven=True)
-        return bound.on(sharding, shape), shape
-    except (CollectiveError, ShardingError):
-        pass
+    made = _inferred(collective, tensor, sharding, shape)
+    if made is not None:
+        return made, shape
     if any(axis in sharding.axes for axis in collective.axes):
         return None, None
     if isinstance(collective, AllReduce | Broadcast):  # all members have the same before and after
@@ -66,6 +64,14 @@ def _placement(tensor: Tensor, collective: Collective) -> tuple[Sharding | None,
         grown = tuple(n * group if d == dim else n for d, n in enumerate(shape))
         return (sharding, grown) if not sharding.dims[dim] else (None, None)
     return None, None
+
+
+def _inferred(collective: Collective, tensor: Tensor, sharding: Sharding, shape: tuple[int, ...]) -> Sharding | None:
+    """The result's sharding by the collective's own rule; None where that has no meaning for one sharded tensor."""
+    try:
+        return collective.bind(tensor.mesh, shape, tensor.value.dtype, uneven=True).on(sharding, shape)
+    except (CollectiveError, ShardingError):
+        return None
 
 
 def _coords(tensor: Tensor, coord: Sequence[int]) -> None:
