@@ -60,7 +60,9 @@ def planning() -> None:
         args = SHAPE, np.float32, mesh, source, target
         microseconds(f"warm plan, {name}", partial(sw.plan_reshard, *args), 5)
         here, there = (sw.Sharding(mesh, spec).for_shape(SHAPE) for spec in (source, target))
-        microseconds(f"warm cost without a plan, {name}", partial(move_costs, here, there, SHAPE, 4), 20)
+        microseconds(
+            f"warm cost without a plan, {name}", partial(move_costs, here, there, SHAPE, np.dtype(np.float32)), 20
+        )
 
 
 def running() -> None:

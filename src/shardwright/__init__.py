@@ -1,17 +1,33 @@
 """shardwright: one language for sharding tensors and computations over meshes of devices, many engines to run it on."""
 
 from shardwright import collectives, errors, nn, numpy, random, rules
-from shardwright.array import Array, from_shards, gather, replicate, shard
-from shardwright.auto import auto_sharding
-from shardwright.dispatch import strict
+from shardwright.arrays import (
+    Array,
+    PerDevice,
+    from_shards,
+    gather,
+    process_coords,
+    process_index,
+    replicate,
+    shard,
+    shard_map,
+)
+from shardwright.eager import auto_sharding, strict
 from shardwright.errors import ImplicitGatherError, ImplicitGatherWarning, ShardwrightError
-from shardwright.jit import explain, sjit, with_sharding_annotation, with_sharding_constraint
-from shardwright.mesh import Link, Mesh
-from shardwright.per_device import PerDevice, process_coords, process_index
+from shardwright.hardware import Link
+from shardwright.mesh import Mesh
 from shardwright.plan import plan_reshard
-from shardwright.program import cond, scan, while_loop
+from shardwright.program import (
+    cond,
+    explain,
+    measure,
+    scan,
+    sjit,
+    while_loop,
+    with_sharding_annotation,
+    with_sharding_constraint,
+)
 from shardwright.rules import match_sharding_rule
-from shardwright.shard_map import shard_map
 from shardwright.sharding import P, Sharding
 from shardwright.viz import picture
 
@@ -35,6 +51,7 @@ __all__ = [
     "from_shards",
     "gather",
     "match_sharding_rule",
+    "measure",
     "nn",
     "numpy",
     "picture",

@@ -3,9 +3,9 @@
 import numpy as np
 
 from shardwright import nn
-from shardwright.array import shard
-from shardwright.jit import explain
+from shardwright.arrays import shard
 from shardwright.mesh import Mesh
+from shardwright.program import explain
 from shardwright.sharding import P
 from shardwright.viz import picture
 

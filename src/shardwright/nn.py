@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from shardwright import random
-from shardwright.array import Array
-from shardwright.dispatch import apply, make
+from shardwright.arrays import Array
+from shardwright.eager import apply, make
 from shardwright.errors import OperationError
-from shardwright.lowering import Attrs
 from shardwright.numpy import (
     astype,
     broadcast_to,
@@ -30,7 +29,7 @@ from shardwright.numpy import (
 from shardwright.numpy import max as maxima
 from shardwright.numpy.common import Axis, axes_of, operands, reduced
 from shardwright.numpy.moves import take
-from shardwright.ops import RowMap
+from shardwright.ops import Attrs, RowMap
 from shardwright.sharding import Sharding
 
 __all__ = [
@@ -238,7 +237,7 @@ def dropout(x: Array, rate: float, key: "random.Key", training: bool = True) -> 
         raise OperationError(f"dropout: a rate of {rate} is not from 0 up to 1, which is excluded.")
     if not training or rate == 0:
         return x.again()
-    kept = random.bernoulli(key, 1 - rate, x.shape, sharding=x.sharding.replace(partial=(), halo={}))
+    kept = random.bernoulli(key, 1 - rate, x.shape, sharding=x.layout.sharding.replace(partial=(), halo={}))
     return where(kept, x / (1 - rate), 0)
 
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.array import Array
-from shardwright.auto import placed
-from shardwright.dispatch import apply, make
+from shardwright.arrays import Array
+from shardwright.eager import apply, make, sharding_for
 from shardwright.errors import OperationError
-from shardwright.lowering import Attrs
 from shardwright.numpy import astype, where
+from shardwright.ops import Attrs
 from shardwright.sharding import P, Sharding
 
 _MASK = (1 << 64) - 1
@@ -63,7 +62,7 @@ def bits(key: Key, shape: tuple[int, ...] | int, *, sharding: Where = None) -> A
     """64 random bits an element, as unsigned integers."""
     key = _checked(key)
     size = (shape,) if isinstance(shape, int) else tuple(shape)
-    result: Array = make(Array, "random_bits", placed(size, sharding), size, Attrs(key=key.bits))
+    result: Array = make(Array, "random_bits", sharding_for(size, sharding), size, Attrs(key=key.bits))
     return result
 
 

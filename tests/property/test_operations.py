@@ -9,7 +9,7 @@ import shardwright as sw
 import shardwright.numpy as snp
 from cases import CASES
 from helpers import assert_same
-from shardwright.dispatch import recording
+from shardwright.eager import recording
 from shardwright.ops import OPS
 from strategies import meshes, shardings
 

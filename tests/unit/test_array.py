@@ -468,7 +468,7 @@ def test_shards_are_compared_by_identity():
     assert (x.shards[0] == x.shards[1]) is False
     with pytest.raises(ArrayError, match=r"picture draws an Array; a ndarray is none"):
         sw.picture(np.arange(4))
-    with pytest.raises(ArrayError, match=r"gather takes an Array; a ndarray is none"):
+    with pytest.raises(ArrayError, match=r"gather takes an Array; got ndarray"):
         sw.gather(np.arange(4))
 
 

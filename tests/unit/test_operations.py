@@ -10,10 +10,11 @@ import torch
 import shardwright as sw
 import shardwright.numpy as snp
 from helpers import assert_same
-from shardwright import P, Sharding, dispatch
+from shardwright import P, Sharding
+from shardwright.eager import calls
 from shardwright.errors import ArrayError, ImplicitGatherError, ImplicitGatherWarning, OperationError
-from shardwright.lowering import Plan
 from shardwright.ops import OPS, RowMap, rule
+from shardwright.plan import OperationPlan
 
 RNG = np.random.default_rng(0)
 A, B = RNG.standard_normal((128, 64)), RNG.standard_normal((64, 32))
@@ -173,9 +174,16 @@ def test_nothing_is_gathered_where_local_work_and_a_combination_do(run, spec):
 
 def test_a_prefix_sum_passes_on_one_row():
     x = sw.shard(np.arange(48).reshape(8, 6), MESH, P("model"))
-    (step,) = sw.explain(lambda x: snp.cumulative_sum(x, axis=0), x).rows
-    assert [(cost.name, cost.bytes) for cost in step.chosen.fetched] == [("exchange", 6 * 8)]
-    assert step.results == ("i64[8@model,6]",)
+    rows = sw.explain(lambda x: snp.cumulative_sum(x, axis=0), x).rows
+    assert [row.operation for row in rows] == [
+        "cumulative_sum",
+        "cumulative_sum total",
+        "prefix",
+        "cumulative_sum after",
+    ]
+    assert rows[2].results == ("i64[4,6]",)
+    assert rows[2].bytes == rows[2].lower_bound == 3 * 6 * 8, "the last device hears from the three before it"
+    assert rows[3].results == ("i64[8@model,6]",)
 
 
 def test_only_the_dims_that_must_be_whole_are_gathered():
@@ -203,7 +211,7 @@ def test_a_reshape_that_keeps_data_in_place_moves_nothing():
 
 
 def test_a_large_gather_warns_once_with_its_line(monkeypatch):
-    monkeypatch.setattr(dispatch, "WARN_ABOVE", 100)
+    monkeypatch.setattr(calls, "WARN_ABOVE", 100)
     x = sw.shard(RNG.standard_normal((8, 8)), sw.Mesh(q=8), P("q"))
     with pytest.warns(ImplicitGatherWarning) as seen:
         snp.linalg.det(x)
@@ -455,8 +463,8 @@ def test_explain_says_what_was_considered_and_why():
     assert "chosen because it takes" in text
     assert "that take longer (see .considered)" in text
     partial_sum = sw.explain(lambda a: snp.sum(a, axis=0) * 2.0, a).operations[1]
-    assert "puts" in partial_sum.reason
-    assert "off until the result is read" in partial_sum.reason
+    assert "defers" in partial_sum.reason
+    assert "until the result is read" in partial_sum.reason
     assert "test_operations.py:" in text
     assert explanation.total_bytes == 2 * 3 * 64 * 32 * 8 // 4 == explanation.rows[2].lower_bound
     assert explanation.peak_bytes == (64 * 64 + 16 * 32 + 2 * 64 * 32) * 8  # inputs, product and sum; the slice is gone
@@ -476,7 +484,7 @@ def test_the_choice_is_the_best_of_all(left, right, scale):
 def test_a_choice_is_the_same_every_time():
     a, b = sw.shard(A, MESH, P("data", "model")), sw.shard(B, MESH, P("data", "model"))
     kinds = [(x.layout, x.dtype) for x in (a, b)]
-    first, again = (Plan(OPS["einsum"], kinds, dispatch._MATMUL[2, 2]).strategy for _ in range(2))
+    first, again = (OperationPlan(OPS["einsum"], kinds, calls._MATMUL[2, 2]).strategy for _ in range(2))
     assert first.placement == again.placement
     assert first.results == again.results
 

@@ -197,7 +197,7 @@ def test_small_reductions_of_one_group_share_a_message():
     assert ops(before).count("all_reduce") == 3
     assert ops(after).count("all_reduce") == 1
     assert total(after) == total(before)
-    times = [sum(n.how.time for n in p.nodes if n.op == "all_reduce") for p in (after, before)]
+    times = [sum(n.what.time for n in p.nodes if n.op == "all_reduce") for p in (after, before)]
     assert times[0] < 0.4 * times[1]
     for made, expected in zip(run(after, x), (X, np.exp(X), np.sin(X)), strict=True):
         np.testing.assert_allclose(made, expected.sum(axis=1))
@@ -292,7 +292,7 @@ def test_scan_stacks_and_moves_what_never_changes_out_of_the_loop():
     program = sw.sjit(fn).lower(x, w, rows).program
     (loop,) = [node for node in program.nodes if node.op == "scan"]
     assert "all_gather" in ops(program)
-    assert total(loop.how["body"]) == 0
+    assert total(loop.what.body) == 0
     assert "body:" in program.show()
     counted = sw.sjit(lambda x: sw.scan(lambda n, _: (n + 1, None), 0, length=4)[0] + x)
     assert_same(counted(x), X + 4)
@@ -375,10 +375,10 @@ def test_processes_with_different_programs_are_told_the_first_step_that_differs(
 def test_an_engine_with_several_processes_compares_programs_before_it_runs(monkeypatch):
     engine = engine_named("numpy")
     monkeypatch.setattr(engine, "processes", 2)
-    monkeypatch.setattr(engine, "everyones", lambda steps: [steps, steps])
+    monkeypatch.setattr(engine, "agree", lambda steps: agree([steps, steps]))
     (x,) = arrays((X, P("data")))
     step = sw.sjit(lambda x: x + 1)
     assert_same(step(x), X + 1)
-    monkeypatch.setattr(engine, "everyones", lambda steps: [steps, (*steps[:1], "%1: another")])
+    monkeypatch.setattr(engine, "agree", lambda steps: agree([steps, (*steps[:1], "%1: another")]))
     with pytest.raises(ProgramError, match=r"Step 1 of process 0 is\n  %1: f64\[8@data,4\] = add"):
         sw.sjit(lambda x: x + 1)(x)

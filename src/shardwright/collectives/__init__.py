@@ -3,7 +3,6 @@
 The values know nothing of engines: a function makes the value and hands it to its operand, which knows how to run it.
 """
 
-from shardwright.collectives.cost import Cost, cost_of, latency, seconds_per_byte
 from shardwright.collectives.functions import (
     all_gather,
     all_reduce,
@@ -46,7 +45,6 @@ __all__ = [
     "AllToAll",
     "Broadcast",
     "Collective",
-    "Cost",
     "Exchange",
     "Gather",
     "Permute",
@@ -62,15 +60,12 @@ __all__ = [
     "all_slice",
     "all_to_all",
     "broadcast",
-    "cost_of",
     "gather",
-    "latency",
     "permute",
     "recv",
     "reduce",
     "reduce_scatter",
     "scatter",
-    "seconds_per_byte",
     "send",
     "shift",
     "update_halo",

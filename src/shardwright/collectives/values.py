@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.errors import CollectiveError, MeshError
 from shardwright.mesh import Mesh, overlap
-from shardwright.sharding import REDUCTIONS, Sharding, layout_of
+from shardwright.sharding import REDUCTIONS, Sharding, block_size, layout_of
 
 Shape = tuple[int, ...]
 Coords = int | Sequence[int]
@@ -48,6 +48,11 @@ class Collective:
             f"Use it on PerDevice values, for example inside sw.shard_map."
         )
 
+    def on_copies(self, sharding: Sharding, shape: Shape) -> tuple[Sharding, Shape] | None:
+        """The sharding and shape of the result where the members of a group hold the same; None where there is no tensor
+        that the results are shards of."""
+        return None
+
     # -- what the checks below share ----------------------------------------------------------------------------------
 
     def _dim(self, dim: int, shape: Shape, what: str = "dim") -> int:
@@ -63,7 +68,7 @@ class Collective:
         if shape[dim] % group:
             raise CollectiveError(
                 f"{self.name}: dim {dim} of size {shape[dim]} is not divisible by the {group} devices of a group "
-                f"along {self.axes}. Pad it to {-(-shape[dim] // group) * group}, or shard the tensor with sw.shard, "
+                f"along {self.axes}. Pad it to {block_size(shape[dim], group) * group}, or shard the tensor with sw.shard, "
                 f"which takes uneven sizes."
             )
 
@@ -132,7 +137,7 @@ def _sliced(collective: Collective, sharding: Sharding, shape: Shape, dim: int) 
         )
     group = mesh.axis_size(collective.axes)
     held = layout_of(sharding, shape).dims[dim]
-    block = -(-held.sizes // group)
+    block = block_size(held.sizes, group)
     inner = np.minimum(np.arange(group) * block[:, None], held.sizes[:, None]) + held.offsets[:-1, None]
     return _with_dim(
         sharding, shape, dim, (*sharding.dims[dim], *collective.axes), [*inner.ravel().tolist(), shape[dim]]
@@ -155,6 +160,11 @@ class AllGather(Collective):
     def _bind(self, mesh: Mesh, shape: Shape, dtype: "np.dtype[Any]", group: int) -> "AllGather":
         return replace(self, dim=self._dim(self.dim, shape))
 
+    def on_copies(self, sharding: Sharding, shape: Shape) -> tuple[Sharding, Shape] | None:
+        dim, group = self.dim % len(shape), sharding.mesh.axis_size(self.axes)
+        grown = tuple(n * group if d == dim else n for d, n in enumerate(shape))
+        return (sharding, grown) if not sharding.dims[dim] else None
+
     def on(self, sharding: Sharding, shape: Shape) -> Sharding:
         return _gathered(self, sharding, shape, self.dim)
 
@@ -173,6 +183,9 @@ class AllReduce(Collective):
 
     def on(self, sharding: Sharding, shape: Shape) -> Sharding:
         return _without_partial(self, sharding)
+
+    def on_copies(self, sharding: Sharding, shape: Shape) -> tuple[Sharding, Shape] | None:
+        return sharding, shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +235,9 @@ class Broadcast(Collective):
 
     def _bind(self, mesh: Mesh, shape: Shape, dtype: "np.dtype[Any]", group: int) -> "Broadcast":
         return replace(self, root=self._member(self.root, mesh, "root"))
+
+    def on_copies(self, sharding: Sharding, shape: Shape) -> tuple[Sharding, Shape] | None:
+        return sharding, shape
 
 
 @dataclass(frozen=True, slots=True)

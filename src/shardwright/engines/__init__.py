@@ -1,19 +1,23 @@
-"""Engines: an array namespace and the collectives on lanes, nothing else. They are loaded when first asked for."""
+"""Engines: what holds shards and runs steps. They are loaded when first asked for."""
 
 from functools import cache
 
 from shardwright.engines.lanes import Lanes
+from shardwright.engines.literal import Literal, Tally
+from shardwright.engines.protocol import Engine
 from shardwright.engines.stacked import Stacked
 from shardwright.errors import EngineError
 
-__all__ = ["Lanes", "Stacked", "engine_named"]
+__all__ = ["ENGINES", "Engine", "Lanes", "Literal", "Stacked", "Tally", "engine_named"]
 
-ENGINES = ("numpy",)
+ENGINES = ("numpy", "literal")
 
 
 @cache
-def engine_named(name: str) -> Stacked:
+def engine_named(name: str) -> Engine:
     """The engine of a mesh, by its name."""
-    if name not in ENGINES:
-        raise EngineError(f"There is no engine {name!r}. Use one of {', '.join(map(repr, ENGINES))}.")
-    return Stacked()
+    if name == "numpy":
+        return Stacked()
+    if name == "literal":
+        return Literal()
+    raise EngineError(f"There is no engine {name!r}. Use one of {', '.join(map(repr, ENGINES))}.")

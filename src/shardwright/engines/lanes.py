@@ -83,6 +83,23 @@ def stack(mesh: Mesh, tensors: Sequence[Data]) -> Lanes:
     return lanes_from(mesh, mesh.axis_names, data.reshape(*mesh.shape, *room), [sizes[..., dim] for dim in range(ndim)])
 
 
+def tensor_at(v: Lanes, coords: Sequence[int]) -> Data:
+    """The tensor of one device, without padding; a view."""
+    tensor = v.data[tuple(at if n > 1 else 0 for at, n in zip(coords, v.data.shape[: len(v.axes)], strict=True))]
+    held = [
+        slice(None)
+        if e is None
+        else slice(0, int(e[tuple(a if n > 1 else 0 for a, n in zip(coords, e.shape, strict=True))]))
+        for e in v.extents
+    ]
+    return np.asarray(tensor)[(*held, ...)]
+
+
+def tensors(v: Lanes) -> list[Data]:
+    """The tensors of all devices, in their order."""
+    return [tensor_at(v, coords) for coords in np.ndindex(*v.full_shape)]
+
+
 def focus(v: Lanes, axes: tuple[str, ...]) -> tuple[Lanes, tuple[int, ...]]:
     """The same tensors with each of `axes` a lane of its own, and the places of those lanes."""
     if not all(axis in v.axes for axis in axes):

@@ -1,11 +1,12 @@
 """The stacked engine: all devices of a mesh in one process, one array for all of them.
 
-It cuts host tensors into lanes and joins them again, and runs every collective as moves between lanes and dims.
+An array's lanes are labels on the whole tensor's memory, so a change of sharding joins lanes and cuts them again, mostly by
+views: that equals the steps of its plan. Collectives on a tensor per device are moves between lanes and dims.
 """
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,26 +29,139 @@ from shardwright.collectives import (
     Shift,
     UpdateHalo,
 )
+from shardwright.engines.compiled import compiled
 from shardwright.engines.halo import update_halo
 from shardwright.engines.lanes import Data, Lanes
 from shardwright.errors import CollectiveError
-from shardwright.mesh import Mesh, overlap
-from shardwright.sharding import REDUCTIONS, Layout, Sharding, layout_of
+from shardwright.kernels import NUMPY, PLAIN, contraction, run
+from shardwright.mesh import Mesh
+from shardwright.plan import OUTSIDE, Code, Fetch, Local, Picked, Step
+from shardwright.sharding import REDUCTIONS, Layout, kept_partial, layout_of
 
 
 class Stacked:
-    """Every device in one process, on NumPy."""
+    """Every device in one process, on NumPy, in lanes."""
 
-    processes = 1  # that share the work
+    name = "numpy"
+    xp = NUMPY
+    processes = 1
+    fuses = True
 
     def __init__(self) -> None:
         self._open = threading.local()
 
-    def everyones(self, steps: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """The steps of the program that each process holds: here there is one process."""
-        return [steps]
+    def check(self, mesh: Mesh) -> None:
+        """Virtual devices cost nothing: every mesh will do."""
+
+    def agree(self, steps: tuple[str, ...]) -> None:
+        """There is one process."""
 
     # -- host tensors and lanes -----------------------------------------------------------------------------------
+
+    def put(self, host: Data, layout: Layout) -> Data:
+        """The shards of a host tensor: views of it where they are even."""
+        return self.cut(self.apart(host.reshape((*(1,) * len(layout.lanes), *host.shape)), layout), layout)
+
+    def whole(self, data: Data, layout: Layout) -> Data:
+        """The tensor on the host, reduced; a view where no copy is needed."""
+        if layout.partial_lanes:
+            data = self.reduce(data, layout.partial_lanes, layout.sharding.reduction)
+        return self.join(data, layout).reshape(layout.shape)
+
+    def shard(self, data: Data, layout: Layout, place: int) -> Data:
+        """What the device at a place holds; a view."""
+        view = layout.at(place)
+        coords = np.unravel_index(place, layout.full_shape)
+        tensor = data[tuple(int(i) if n > 1 else 0 for i, n in zip(coords, layout.lane_shape, strict=True))]
+        held: tuple[Any, ...] = tuple(slice(0, n) for n in view.local_shape)
+        return np.asarray(tensor)[(*held, ...)]
+
+    def assemble(self, shards: Sequence[Data], layout: Layout) -> Data:
+        """Data from the tensor of every device; of devices that hold the same, the first one's counts."""
+        data = np.zeros((*layout.lane_shape, *layout.local_shape), shards[0].dtype)
+        for coords, tensor in zip(np.ndindex(*layout.full_shape), shards, strict=True):
+            if all(at < n for at, n in zip(coords, layout.lane_shape, strict=True)):
+                data[(*coords, *map(slice, tensor.shape))] = tensor
+        if layout.is_even or layout.sharding.halo:
+            return data
+        return self.cut(self.join(data, layout), layout)  # padding repeats real rows, which no operation trips over
+
+    def astype(self, data: Data, dtype: Any) -> Data:
+        """Elements converted to a dtype."""
+        return data.astype(dtype)
+
+    def copy(self, data: Data) -> Data:
+        """The same shards in memory of their own."""
+        return data.copy(order="K")
+
+    # -- local computations and steps -----------------------------------------------------------------------------
+
+    def local(self, local: Local, data: Sequence[Any]) -> tuple[Data, ...]:
+        """A kernel on all lanes at once."""
+        call = local.call
+        fine = _relabelled(data, local.operands, call.operands)
+        made = run(call, fine)
+        return tuple(
+            x if a is b else x.reshape((*b.lane_shape, *b.local_shape))
+            for x, a, b in zip(made, call.results, local.results, strict=True)
+        )
+
+    def plain(self, local: Local, scalars: bool) -> Callable[..., Data] | None:
+        """The computation as one function of the operands' arrays, if it is one."""
+        call = local.call
+        if call.operands != local.operands or call.results != local.results or len(call.results) != 1:
+            return None
+        if call.name == "einsum":
+            return contraction(call) if call.result_dtypes[0].kind != "V" else None
+        ranks = {len(layout.shape) for layout in call.operands}
+        if call.name in PLAIN and not call.attrs and len(ranks) == 1 and all(d.kind != "V" for d in call.dtypes):
+            function: Callable[..., Data] = getattr(np, call.name)
+            return function
+        return None
+
+    def product(self, local: Local, data: Sequence[Data], reduce: bool) -> Data:
+        """A partial product; if `reduce`, product and reduction are one call."""
+        call, layout = local.call, local.results[0]
+        fine = _relabelled(data, local.operands, call.operands)
+        made = contraction(call, reduce)(*fine).astype(call.result_dtypes[0], copy=False)
+        target = reduced_layout(layout) if reduce else layout
+        return made.reshape((*target.lane_shape, *target.local_shape))
+
+    def step(self, step: Step, data: Data) -> Data:
+        """One move or reduce step: joining and cutting."""
+        if isinstance(step, Fetch):
+            return _fetched(step, data)
+        return self.reshard(data, step.here, step.there)
+
+    def move(self, data: Data, source: Layout, target: Layout) -> Data:
+        """A change of sharding at once: the steps between make no difference here."""
+        return self.reshard(data, source, target)
+
+    def lanes(self, data: Data, layout: Layout) -> Lanes:
+        """The shards as a tensor per device."""
+        return Lanes(layout.mesh, layout.lanes, data, layout.extents)
+
+    def from_lanes(self, lanes: Lanes, layout: Layout) -> Data:
+        """Data from a tensor per device, over the layout's lanes; where devices hold the same, they were checked to."""
+        first = tuple(slice(0, n) for n in layout.lane_shape)
+        data = lanes.data[first]
+        if layout.is_even or layout.sharding.halo:
+            return data
+        return self.cut(self.join(data, layout), layout)  # padding repeats real rows, which no operation trips over
+
+    def compile(self, code: Code) -> Callable[..., tuple[Data, ...]]:
+        """One generated Python function, a line an instruction; partial products wait for their reduction."""
+        return compiled(self, code)
+
+    def row(self, data: Data, layout: Layout, at: int) -> Data:
+        """One row of a table whose first dim is whole."""
+        return data[(slice(None),) * len(layout.lanes) + (at,)]
+
+    def stack(self, rows: Sequence[Data], layout: Layout, dtype: Any) -> Data:
+        """Rows as a table."""
+        if not rows:
+            return np.zeros((*layout.lane_shape, *layout.local_shape), dtype)
+        return np.stack(rows, axis=len(layout.lanes))
 
     def cut(self, joined: Data, layout: Layout) -> Data:
         """A whole tensor (behind lanes that are 1 long, but for partial ones) as shards: a view where they are even."""
@@ -73,7 +187,7 @@ class Stacked:
         """The shards of one layout as those of another; partial values are reduced unless the target keeps them."""
         if source is target:
             return data
-        kept = _kept_partial(source.sharding, target.sharding, data.dtype)
+        kept = kept_partial(source.sharding, target.sharding, data.dtype)
         here, there = _finer(source, kept), _finer(target, kept)
         data = data.reshape((*here.lane_shape, *here.local_shape))
         done = tuple(lane for lane in here.partial_lanes if here.lanes[lane] not in kept)
@@ -89,13 +203,11 @@ class Stacked:
         missing = [lane for lane in layout.partial_lanes if layout.lanes[lane] not in kept]
         if not missing:
             return whole
-        rest = REDUCTIONS[layout.sharding.reduction].rest
+        rest = REDUCTIONS[layout.sharding.reduction].neutral(whole.dtype)
         shape = (*layout.joined_lane_shape, *layout.shape)
         if rest is None:
             return np.broadcast_to(whole, shape)
         data = np.full(shape, rest, dtype=whole.dtype)
-        if rest == 0 and whole.dtype.kind in "fc":
-            data = np.negative(data)  # -0.0 + x is x for every x, 0.0 + -0.0 is not
         first = tuple(slice(0, 1) if i in missing else slice(None) for i in range(len(layout.lanes)))
         data[first] = whole
         return data
@@ -216,19 +328,58 @@ class Stacked:
         return others[0]
 
 
-def _kept_partial(source: Sharding, target: Sharding, dtype: "np.dtype[Any]") -> tuple[str, ...]:
-    """The partial axes, or pieces of them, over which a value stays partial."""
-    if source.mesh != target.mesh or source.reduction != target.reduction:
-        return ()
-    if source.reduction == "average" and dtype.kind in "biu" and source.partial != target.partial:
-        return ()  # averages of integers are cut off: one step at a time they would not give the average of all
-    if not source.mesh.share_a_cut((*source.partial, *target.partial)):
-        return ()
-    shared = [
-        a for a in source.partial if any(overlap(source.mesh.axis(a), source.mesh.axis(b)) for b in target.partial)
-    ]
-    pieces = source.mesh.cut(tuple(shared), by=target.partial)
-    return tuple(axis for axis in pieces if axis in source.mesh.cut(target.partial, by=source.partial))
+def reduced_layout(layout: Layout) -> Layout:
+    """The layout once its reduction is done, over the same lanes."""
+    return layout_of(layout.sharding.replace(partial=()), layout.shape, layout.lanes)
+
+
+def _relabelled(data: Sequence[Any], layouts: Sequence[Layout], fine: Sequence[Any]) -> list[Any]:
+    """Operands over the lanes that a call counts by: as they are, or reshaped where axes are cut finer."""
+    arrays = iter(zip(layouts, fine, strict=True))
+    result = []
+    for x in data:
+        if isinstance(x, np.ndarray):
+            layout, other = next(arrays)
+            x = x if layout is other else x.reshape((*other.lane_shape, *other.local_shape))
+        result.append(x)
+    return result
+
+
+def _fetched(step: Fetch, data: Data) -> Data:
+    """Each device's rows, dim by dim, wherever they lie."""
+    here, there = step.here, step.there
+    for dim, wanted in enumerate(step.wanted):
+        if isinstance(wanted, Picked):
+            data = _fetched_rows(data, here, dim, wanted, there.local_shape[dim], step.fill)
+    return data
+
+
+def _fetched_rows(data: Data, layout: Layout, dim: int, wanted: Picked, room: int, fill: Any) -> Data:
+    held, axis = layout.dims[dim], len(layout.lanes) + dim
+    at = np.minimum(wanted.starts[:-1, None] + np.arange(room), np.maximum(wanted.starts[1:, None] - 1, 0))
+    rows = wanted.flat[np.minimum(at, max(len(wanted.flat) - 1, 0))] if len(wanted.flat) else np.full(at.shape, OUTSIDE)
+    outside = rows == OUTSIDE
+    if held.parts == 1 and room and not outside.any():
+        step = int(rows[0, 1] - rows[0, 0]) if room > 1 else 1
+        if step > 0 and bool((np.diff(rows[0]) == step).all()):
+            first, last = (held.low + int(rows[0, at]) for at in (0, -1))
+            return data[(*(slice(None),) * axis, slice(first, last + 1, step))]
+    if not held.size or not room:
+        long = [layout.full_shape[i] if i in held.lanes else n for i, n in enumerate(data.shape[: len(layout.lanes)])]
+        return np.full((*long, *data.shape[len(layout.lanes) : axis], room, *data.shape[axis + 1 :]), fill, data.dtype)
+    places = held.places()[np.maximum(rows, 0)]
+    lanes = held.lanes
+    order = [i for i in range(axis) if i not in lanes] + [*lanes, *range(axis, data.ndim)]
+    ordered = data.transpose(order)
+    first = axis - len(lanes)
+    joined = ordered.reshape((*ordered.shape[:first], held.parts * held.local, *ordered.shape[axis + 1 :]))
+    taken = np.take(joined, places.ravel(), axis=first)
+    if outside.any():
+        border: tuple[Any, ...] = (*(slice(None),) * first, outside.ravel())
+        taken[border] = fill
+    spread = [layout.full_shape[i] if wanted.parts > 1 else 1 for i in lanes]  # one window is for every device
+    shape = [*taken.shape[:first], *spread, room, *taken.shape[first + 1 :]]
+    return taken.reshape(shape).transpose([order.index(i) for i in range(data.ndim)])
 
 
 def _finer(layout: Layout, kept: tuple[str, ...]) -> Layout:

@@ -1,7 +1,6 @@
 """Meshes of devices: axes and sub-axes, groups, coordinates, submeshes, links, and how a mesh lies on hardware."""
 
 from shardwright.mesh.axes import Axes, SubAxis, as_axes, as_int, as_ints, cut_axes
-from shardwright.mesh.links import Link
 from shardwright.mesh.mesh import Mesh, current_mesh, overlap
 
-__all__ = ["Axes", "Link", "Mesh", "SubAxis", "as_axes", "as_int", "as_ints", "current_mesh", "cut_axes", "overlap"]
+__all__ = ["Axes", "Mesh", "SubAxis", "as_axes", "as_int", "as_ints", "current_mesh", "cut_axes", "overlap"]

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.errors import MeshError
+from shardwright.hardware import Link
 from shardwright.mesh.axes import Axes, SubAxis, as_axes, as_int, as_ints, check_name, cut_axes, parse_axis
-from shardwright.mesh.links import Link
 from shardwright.mesh.topology import lay_out
 
 
@@ -163,6 +163,10 @@ class Mesh:
         8
         """
         return _axis_size(self, axes if isinstance(axes, tuple) else as_axes(axes))
+
+    def links_along(self, axes: Sequence[str]) -> tuple[tuple[int, Link], ...]:
+        """For each of some axes how many devices there are along it, and what connects them: what prices start from."""
+        return _links_along(self, tuple(axes))
 
     def group_axes(self, axes: Axes) -> tuple[str, ...]:
         """The axes as a checked tuple: every one of this mesh, none overlapping another."""
@@ -374,6 +378,11 @@ def _axis(mesh: Mesh, text: str) -> SubAxis:
 @lru_cache(maxsize=65536)
 def _axis_size(mesh: Mesh, axes: tuple[str, ...]) -> int:
     return math.prod(mesh.axis(axis).size for axis in axes)
+
+
+@lru_cache(maxsize=65536)
+def _links_along(mesh: Mesh, axes: tuple[str, ...]) -> tuple[tuple[int, Link], ...]:
+    return tuple((mesh.axis(axis).size, mesh.links[mesh.axis(axis).name]) for axis in axes)
 
 
 @lru_cache(maxsize=65536)

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from shardwright.errors import MeshError
-from shardwright.mesh.links import Link
+from shardwright.hardware import Link
 
 Shares = tuple[int, ...]  # how much of each physical axis a logical axis takes
 

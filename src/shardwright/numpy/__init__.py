@@ -9,7 +9,7 @@ import typing as _t
 
 import numpy as _np
 
-from shardwright.array import Array as _Array
+from shardwright.arrays import Array as _Array
 from shardwright.numpy import fft, linalg
 from shardwright.numpy.creation import (
     arange,

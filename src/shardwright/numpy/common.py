@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.array import Array
+from shardwright.arrays import Array, PerDevice
 from shardwright.errors import ArrayError, AxisError, OperationError
-from shardwright.per_device import PerDevice
 
 Axis = int | Sequence[int] | None
 SCALARS = (bool, int, float, complex)
@@ -67,7 +66,7 @@ def axis_of(name: str, axis: Any, ndim: int) -> int:
 
 def reduced(x: Array) -> Array:
     """The array with its reduction done: for a value that several operations will read."""
-    return x.whole()
+    return x.reduced()
 
 
 def is_float(dtype: "np.dtype[Any]") -> bool:

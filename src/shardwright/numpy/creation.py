@@ -5,15 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.array import Array, shard
-from shardwright.auto import placed
-from shardwright.dispatch import apply, lifted
+from shardwright.arrays import Array, shard
+from shardwright.eager import apply, lifted, sharding_for
 from shardwright.errors import ArrayError
-from shardwright.lowering import Attrs
 from shardwright.mesh import current_mesh
 from shardwright.numpy.common import array
 from shardwright.numpy.common import arrays as as_arrays
 from shardwright.numpy.elementwise import check_device
+from shardwright.ops import Attrs
 from shardwright.sharding import P, Sharding
 
 Where = Sharding | P | None
@@ -22,7 +21,7 @@ Shape = int | Sequence[int]
 
 def _new(host: Any, sharding: Where, device: object, copy: bool = False) -> Array:
     check_device(device)
-    result: Array = lifted(shard(host, placed(np.shape(host), sharding), copy=copy))
+    result: Array = lifted(shard(host, sharding_for(np.shape(host), sharding), copy=copy))
     return result
 
 
@@ -85,7 +84,7 @@ def _like(x: Array, host: Any, sharding: Where, device: object) -> Array:
     check_device(device)
     if sharding is not None:
         return shard(host, sharding if isinstance(sharding, Sharding) else Sharding(x.mesh, sharding), copy=False)
-    return shard(host, x.sharding.replace(partial=(), halo={}), copy=False)
+    return shard(host, x.layout.sharding.replace(partial=(), halo={}), copy=False)
 
 
 def zeros_like(x: Array, /, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.array import Array
-from shardwright.dispatch import apply, binary
+from shardwright.arrays import Array
+from shardwright.eager import apply, binary
 from shardwright.errors import OperationError
-from shardwright.lowering import Attrs
 from shardwright.numpy.common import array, operands
+from shardwright.ops import Attrs
 
 
 def _unary(name: str) -> Callable[[Any], Array]:

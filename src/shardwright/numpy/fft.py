@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.array import Array, shard
-from shardwright.auto import placed
-from shardwright.dispatch import apply
-from shardwright.lowering import Attrs
+from shardwright.arrays import Array, shard
+from shardwright.eager import apply, sharding_for
 from shardwright.numpy.common import array, axes_of, axis_of
 from shardwright.numpy.elementwise import check_device
+from shardwright.ops import Attrs
 from shardwright.sharding import P, Sharding
 
 
@@ -75,7 +74,7 @@ def fftfreq(
     """The frequencies of an fft's rows."""
     check_device(device)
     host = np.fft.fftfreq(n, d).astype(dtype or np.float64)
-    return shard(host, placed(host.shape, sharding), copy=False)
+    return shard(host, sharding_for(host.shape, sharding), copy=False)
 
 
 def rfftfreq(
@@ -84,7 +83,7 @@ def rfftfreq(
     """The frequencies of an rfft's rows."""
     check_device(device)
     host = np.fft.rfftfreq(n, d).astype(dtype or np.float64)
-    return shard(host, placed(host.shape, sharding), copy=False)
+    return shard(host, sharding_for(host.shape, sharding), copy=False)
 
 
 __all__ = [

@@ -4,16 +4,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwright.array import Array
-from shardwright.dispatch import apply
-from shardwright.dispatch import matmul as matmul_operator
+from shardwright.arrays import Array
+from shardwright.eager import apply
+from shardwright.eager import matmul as matmul_operator
 from shardwright.errors import OperationError
-from shardwright.lowering import Attrs
 from shardwright.numpy.common import Axis, array, axes_of, axis_of, operands
 from shardwright.numpy.common import arrays as lifted
 from shardwright.numpy.elementwise import astype
 from shardwright.numpy.moves import matrix_transpose, moveaxis, reshape
 from shardwright.numpy.statistics import _reduce, sum
+from shardwright.ops import Attrs
 
 
 def matmul(x1: Any, x2: Any, /) -> Array:

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.array import Array
-from shardwright.dispatch import apply, find
+from shardwright.arrays import Array, held_like
+from shardwright.arrays import take as take_rows
+from shardwright.eager import apply, find
 from shardwright.errors import OperationError
-from shardwright.indexing import held_like
-from shardwright.indexing import take as take_rows
-from shardwright.lowering import Attrs
 from shardwright.numpy.common import array, axes_of, axis_of, operands
 from shardwright.numpy.common import arrays as lifted
-from shardwright.ops import RowMap
+from shardwright.ops import Attrs, RowMap
 
 
 def reshape(x: Any, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Array:
@@ -185,7 +183,7 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
             raise OperationError(f"repeat: {repeats} times can't be; give 0 or more.")
         return _mapped(a, {at: RowMap(a.shape[at] * int(repeats), every=max(int(repeats), 1))})
     counts = operands("repeat", a, repeats)[1]
-    return held_like(a, find("repeat", [a, counts], Attrs(axis=at))[0][1])
+    return find("repeat", [a, counts], Attrs(axis=at))[0]
 
 
 def tile(x: Any, repetitions: Sequence[int], /) -> Array:

@@ -5,12 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwright.array import Array
-from shardwright.dispatch import apply, find, make
+from shardwright.arrays import Array, held_like
+from shardwright.arrays import take as take_rows
+from shardwright.eager import apply, find, make
 from shardwright.errors import OperationError
-from shardwright.indexing import held_like
-from shardwright.indexing import take as take_rows
-from shardwright.lowering import Attrs
 from shardwright.numpy.common import (
     Axis,
     array,
@@ -24,6 +22,7 @@ from shardwright.numpy.common import (
     wide_dtype,
 )
 from shardwright.numpy.elementwise import astype
+from shardwright.ops import Attrs
 from shardwright.sharding import Sharding
 
 
@@ -119,7 +118,7 @@ def _numbers(a: Array, dims: tuple[int, ...]) -> Array:
     """The row-major number of every element within `dims`, split as the array is; each device makes its own."""
     numbers = 0
     for dim in dims:
-        sharding = Sharding(a.mesh, [a.sharding.dims[dim]], offsets={0: a.layout.dims[dim].offsets.tolist()})
+        sharding = Sharding(a.mesh, [a.layout.sharding.dims[dim]], offsets={0: a.layout.dims[dim].offsets.tolist()})
         row = astype(make(Array, "places", sharding, (a.shape[dim],)), np.int64)
         shape = tuple(n if d == dim else 1 for d, n in enumerate(a.shape))
         numbers = numbers * a.shape[dim] + apply("reshape", (row,), Attrs(shape=shape))
@@ -159,7 +158,7 @@ def nonzero(x: Any, /) -> tuple[Array, ...]:
     a = array("nonzero", x)
     if not a.ndim:
         raise OperationError("nonzero of a tensor without dims has no places.")
-    return tuple(held_like(a, data, sharding) for sharding, data in find("nonzero", [a]))
+    return tuple(find("nonzero", [a]))
 
 
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Array:
@@ -217,7 +216,7 @@ class UniqueInverse(NamedTuple):
 def unique_all(x: Any, /) -> UniqueAll:
     """Different elements, where each is first, which each element is, and how often each occurs; nothing is gathered."""
     a = array("unique", x)
-    return UniqueAll(*(held_like(a, data, sharding) for sharding, data in find("unique", [a])))
+    return UniqueAll(*find("unique", [a]))
 
 
 def unique_counts(x: Any, /) -> UniqueCounts:

@@ -1,9 +1,23 @@
-"""The operations: factor rules, THE TABLE with one row an operation, and the local computation of each on lanes."""
+"""Facts about operations: factor rules, THE TABLE with one row an operation, dtypes of results, floating-point work.
 
-from shardwright.ops.call import Call
-from shardwright.ops.contraction import contraction
-from shardwright.ops.dtypes import as_weak, small_dtype
+What a device computes for a row is in `shardwright.kernels`.
+"""
+
+from shardwright.ops.attrs import NO_ATTRS, Attrs
+from shardwright.ops.dtypes import as_weak, is_small, small_dtype
 from shardwright.ops.rule import Dims, RowMap, Rule, rule
 from shardwright.ops.table import OPS, Op
 
-__all__ = ["OPS", "Call", "Dims", "Op", "RowMap", "Rule", "as_weak", "contraction", "rule", "small_dtype"]
+__all__ = [
+    "NO_ATTRS",
+    "OPS",
+    "Attrs",
+    "Dims",
+    "Op",
+    "RowMap",
+    "Rule",
+    "as_weak",
+    "is_small",
+    "rule",
+    "small_dtype",
+]

@@ -33,6 +33,16 @@ def always(dtype: Any) -> Dtypes:
     return lambda kinds, attrs: (np.dtype(dtype),)
 
 
+def floats(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
+    """That of the operand if it has fractions, else float64."""
+    return (kinds[0] if kinds[0].kind not in "biu" else np.dtype(np.float64),)
+
+
+def complexes(count: int) -> Dtypes:
+    """Complex results, `count` of them: what NumPy gives as real where the data allow it is complex here."""
+    return lambda kinds, attrs: (np.result_type(as_ran(np.linalg.eigvals, 2)(kinds, attrs)[0], np.complex64),) * count
+
+
 def as_ran(function: Callable[..., Any], ndim: int = 1) -> Dtypes:
     """What the function itself gives, tried on operands of one element."""
 
@@ -49,9 +59,14 @@ def as_ran(function: Callable[..., Any], ndim: int = 1) -> Dtypes:
     return lambda kinds, attrs: try_out(tuple(kinds))
 
 
+def is_small(dtype: DType) -> bool:
+    """Whether a dtype is one of the small floats of ml_dtypes."""
+    return dtype.type.__module__.split(".")[0] == "ml_dtypes"
+
+
 def small_dtype(dtypes: Sequence[DType]) -> DType | None:
-    """The first of the small floats of ml_dtypes, beside which NumPy knows no weak numbers."""
-    return next((d for d in dtypes if d.type.__module__.split(".")[0] == "ml_dtypes"), None)
+    """The first of the small floats of ml_dtypes, beside which NumPy knows no weak scalars."""
+    return next(filter(is_small, dtypes), None)
 
 
 def as_weak(value: Any, small: DType | None) -> Any:

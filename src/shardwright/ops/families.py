@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from shardwright.errors import OperationError
@@ -22,6 +23,11 @@ def elementwise(name: str, linear: str = "") -> RuleMaker:
         return rule(name, ", ".join(["..."] * len(shapes)) + " -> ...", shapes, linear=kind)
 
     return make
+
+
+def checked(name: str) -> RuleMaker:
+    """Element by element, once devices agree that their data is in range."""
+    return lambda shapes, attrs: replace(elementwise(name)(shapes, attrs), agrees=True)
 
 
 def dim_names(rank: int) -> list[str]:
@@ -256,7 +262,7 @@ def windows(name: str) -> RuleMaker:
         rows = dict(zip(places, maps, strict=True))
         text = f"b {' '.join(places)} c"
         if len(shapes) == 1:
-            return rule(name, f"{text} -> {text}", shapes, rows=rows)
+            return rule(name, f"{text} -> {text}", shapes, rows=rows, fill="lowest" if name == "max_pool" else "zero")
         offsets = [f"w{i}" for i in range(len(maps))]
         if attrs["groups"] > 1:
             return rule(
@@ -289,14 +295,14 @@ def from_places(name: str) -> RuleMaker:
     return make
 
 
-def apart(shapes: Shapes, attrs: Attrs) -> Rule:
-    """Operands of one shape, cut alike, for a result whose shape only the data tells."""
+def elements_alike(shapes: Shapes, attrs: Attrs) -> Rule:
+    """Operands of one shape, cut alike, for a result with a data-dependent shape."""
     text = " ".join(dim_names(len(shapes[0])))
     return rule("elements", f"{', '.join([text] * len(shapes))} -> n", shapes, sizes={"n": 0})
 
 
-def unshaped(shapes: Shapes, attrs: Attrs) -> Rule:
-    """The whole operand, for a result whose shape only the data tells."""
+def whole_operands(shapes: Shapes, attrs: Attrs) -> Rule:
+    """Whole operands, for a result with a data-dependent shape."""
     names = [f"{i}.{d}" for i, shape in enumerate(shapes) for d in range(len(shape))]
     sizes = {f"{i}.{d}": n for i, shape in enumerate(shapes) for d, n in enumerate(shape)}
     inputs = tuple(tuple((f"{i}.{d}",) for d in range(len(shape))) for i, shape in enumerate(shapes))

@@ -4,7 +4,8 @@ A rule names the index ranges (**factors**) of an operation and says which dim o
 as einsum does: `... m k, ... k n -> ... m n` is a matmul. A dim may be a product of factors, `(a b)`, outermost first, as a
 reshape has it. Beside the text a rule says which factors are reduced and how (`sums`), which must lie whole on every
 device (`whole`), along which rows move between places that are known beforehand (`rows`), along which each row depends on
-those before it (`prefix`), and how the operation treats partial operands (`linear`).
+those before it (`prefix`), how the operation treats partial operands (`linear`), and whether devices must first agree on
+something about their data (`agrees`).
 """
 
 import math
@@ -74,7 +75,9 @@ class Rule:
     whole: frozenset[str] = frozenset()
     linear: str = ""  # "" | "move" | "add" | "mul" | "first" | "over": see `passes_partial`
     rows: Mapping[str, RowMap] = field(default_factory=dict)
-    prefix: str = ""  # a factor along which every row depends on all before: devices pass on one row each
+    prefix: str = ""  # a factor along which every row depends on all before: every shard passes on one row
+    fill: str = "zero"  # what rows outside the operand read as: "zero", or "lowest", which never wins a maximum
+    agrees: bool = False  # whether devices compare the extremes of their data before anyone goes on
 
     def out_size(self, factor: str) -> int:
         """The size of a factor in the result."""
@@ -83,6 +86,11 @@ class Rule:
     def out_shape(self, output: int = 0) -> Shape:
         """The shape of a result."""
         return tuple(math.prod(self.out_size(f) for f in dim) for dim in self.outputs[output])
+
+    @property
+    def factors(self) -> Mapping[str, int]:
+        """The factors with the sizes that they have in the result: the points at which something is computed."""
+        return {factor: self.out_size(factor) for factor in self.sizes}
 
     def passes_partial(self, reduction: str) -> bool:
         """Whether a partial operand may stay partial: f(a) + f(b) = f(a + b).
@@ -114,6 +122,7 @@ def rule(
     linear: str = "",
     rows: Mapping[str, RowMap] | None = None,
     prefix: str = "",
+    fill: str = "zero",
     sizes: Mapping[str, int] | None = None,
 ) -> Rule:
     """Fit a rule's text to operands; `...` are leading dims that broadcast as NumPy's do.
@@ -147,7 +156,7 @@ def rule(
     )
     outputs = tuple(tuple(spelled(term, depth)) for term in results)
     names = tuple(whole.split()) if isinstance(whole, str) else tuple(whole)
-    return Rule(inputs, outputs, known, sums, frozenset(names), linear, rows or {}, prefix)
+    return Rule(inputs, outputs, known, sums, frozenset(names), linear, rows or {}, prefix, fill)
 
 
 def _fitted(name: str, dim: Dim, size: int, known: dict[str, int], shapes: Sequence[Shape]) -> Dim:

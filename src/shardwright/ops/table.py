@@ -1,39 +1,36 @@
 """THE TABLE: one row an operation. All that is known about sharding an operation is its row.
 
-A row has a factor rule, fitted to the operands' shapes and the call's attributes, and the local computation. What a
-strategy may do, what it costs, where results lie: all of that is derived from the rule, elsewhere and once.
+A row has a factor rule, fitted to the operands' shapes and the call's attributes, the dtypes of its results and its
+floating-point work. What a strategy may do, what it costs, where results lie: all of that is derived from the rule,
+elsewhere and once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import shardwright.ops.dtypes as dt
-import shardwright.ops.dynamic as dynamic
 import shardwright.ops.families as f
-import shardwright.ops.kernels as k
-import shardwright.ops.special as special
-from shardwright.ops.call import Call
-from shardwright.ops.contraction import contract
+import shardwright.ops.work as w
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """One row: an operation's name, how it may be sharded, what a device computes.
+    """One row: an operation's name, how it may be sharded, its results' dtypes, its work.
 
-    `dtypes` gives the results' dtypes. `contracts` marks kernels that can sum over partial lanes in the same call;
-    `dynamic` results have shapes that only the data tells.
+    `contracts` marks products that can be summed over devices in the same call. Results of `dynamic` operations have
+    data-dependent shapes.
     """
 
     name: str
     rule: f.RuleMaker
-    kernel: Callable[..., Any]
     dtypes: dt.Dtypes = dt.first
+    work: w.Work = w.ONE
     contracts: bool = False
     dynamic: bool = False
-    plain: Callable[..., Any] | None = None  # element by element: the function itself
+    elementwise: bool = False  # one NumPy function of whole operands, without attributes
 
 
 # -- the rows -----------------------------------------------------------------------------------------------------------
@@ -52,102 +49,34 @@ round sign signbit sin sinh square sqrt subtract tan tanh trunc where fmax fmin 
 """.split()
 
 
-_STANDARD: dict[str, Callable[..., Any]] = {
-    "floor_divide": special.floor_divide,
-    "expm1": special.expm1,
-    "tanh": special.tanh,
-}
-
-
-def _ufunc_row(name: str) -> Op:
-    function: Callable[..., Any] = _STANDARD.get(name) or getattr(np, name)
-    return Op(
-        name, f.elementwise(name, _LINEAR.get(name, "")), k.elementwise(function), dt.as_ran(function), plain=function
-    )
-
-
-def _astype(x: Any, dtype: Any) -> Any:
-    return x.astype(dtype) if isinstance(x, np.ndarray) else np.asarray(x, dtype)
-
-
-def _clip(x: Any, *bounds: Any, low: bool, high: bool) -> Any:
-    """Bounds follow x in the operands: the lower if `low`, the upper if `high`."""
-    given = list(bounds)
-    least = given.pop(0) if low else None
-    return np.clip(x, least, given.pop(0) if high else None)
+def _elementwise(name: str) -> Op:
+    return Op(name, f.elementwise(name, _LINEAR.get(name, "")), dt.as_ran(getattr(np, name)), elementwise=True)
 
 
 def _clip_tried(x: Any, *bounds: Any) -> Any:
     return np.clip(x, bounds[0], bounds[-1]) if bounds else x
 
 
-def _isin(call: Call, x: Any, values: Any) -> Any:
-    return np.isin(x, values.ravel(), invert=call.attrs["invert"])
-
-
-def _searchsorted(call: Call, x: Any, values: Any) -> Any:
-    return np.searchsorted(x.ravel(), values, side=call.attrs["side"])
-
-
-def _sort(x: Any, axis: int, descending: bool, stable: bool) -> Any:
-    result = np.sort(x, axis=axis, stable=stable)
-    return np.flip(result, axis=axis) if descending else result
-
-
-def _argsort(x: Any, axis: int, descending: bool, stable: bool) -> Any:
-    if not descending:
-        return np.argsort(x, axis=axis, stable=stable)
-    order = np.flip(np.argsort(np.flip(x, axis=axis), axis=axis, stable=stable), axis=axis)
-    return x.shape[axis] - 1 - order
-
-
-def _fft(name: str) -> Callable[..., Any]:
-    function = getattr(np.fft, name)
-
-    def transform(x: Any, axis: Any, norm: str, length: Any) -> Any:
-        if isinstance(axis, int):
-            return function(x, n=length, axis=axis, norm=norm)
-        return function(x, s=length, axes=axis, norm=norm)
-
-    return transform
-
-
-def _tried(name: str) -> Callable[..., Any]:
+def _fft_tried(name: str) -> Callable[..., Any]:
     return lambda x: getattr(np.fft, name)(np.tile(x, (2, 2) if name.endswith("n") else 2))
 
 
-def _first_only(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, *rest: function(x)
+def _pinv_tried(x: Any, *rtol: Any) -> Any:
+    return np.linalg.pinv(x)
 
 
-def _shifted(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, axis: function(x, axes=axis)
-
-
-def _power_dtypes(kinds: Sequence[Any], attrs: Any) -> tuple[Any, ...]:
+def _power_dtypes(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Any, ...]:
     return dt.as_ran(np.linalg.inv, 2)(kinds, attrs) if attrs["n"] < 0 else dt.first(kinds, attrs)
 
 
-def _complex(x: Any) -> Any:
-    return x.astype(np.result_type(x.dtype, np.complex64), copy=False)
-
-
-def _eig(x: Any) -> tuple[Any, ...]:
-    """Complex whatever the data: NumPy gives real numbers where they happen to do."""
-    return tuple(map(_complex, np.linalg.eig(x)))
-
-
-def _eigvals(x: Any) -> Any:
-    return _complex(np.linalg.eigvals(x))
-
-
-def _norm2(x: Any, ord: Any, keepdims: bool) -> Any:
-    return np.linalg.norm(x, ord=ord, axis=(-2, -1), keepdims=keepdims)
-
-
-def _matrices(name: str, text: str, whole: str, function: Callable[..., Any]) -> Op:
+def _matrices(name: str, text: str, whole: str, dtypes: dt.Dtypes | None = None) -> Op:
     """A function of matrices, which lie whole on each device; batch dims pass."""
-    return Op(name, f.as_text(name, text, whole=whole), k.stacked_matrices(function), dt.as_ran(function, 2))
+    function = getattr(np.linalg, name.split("_")[0], None)
+    return Op(name, f.as_text(name, text, whole=whole), dtypes or dt.as_ran(function, 2), w.matrices)  # type: ignore[arg-type]
+
+
+def _moves(name: str, rule: f.RuleMaker, dtypes: dt.Dtypes = dt.first, **options: Any) -> Op:
+    return Op(name, rule, dtypes, w.NONE, **options)
 
 
 def _rows_of(*rows: Op) -> dict[str, Op]:
@@ -156,96 +85,72 @@ def _rows_of(*rows: Op) -> dict[str, Op]:
 
 OPS: dict[str, Op] = _rows_of(
     # element by element
-    *map(_ufunc_row, _ELEMENTWISE),
-    Op("erf", f.elementwise("erf"), k.elementwise(special.erf), dt.as_ran(special.erf)),
-    Op("astype", f.elementwise("astype"), k.elementwise(_astype), dt.given),
-    Op("in_range", f.elementwise("in_range"), k.in_range),
-    Op("clip", f.elementwise("clip"), k.elementwise(_clip), dt.as_ran(_clip_tried)),
-    Op("isin", f.as_text("isin", "..., s -> ...", whole="s"), _isin, dt.always(bool)),
+    *map(_elementwise, _ELEMENTWISE),
+    Op("erf", f.elementwise("erf"), dt.floats),
+    Op("astype", f.elementwise("astype"), dt.given),
+    _moves("in_range", f.checked("in_range")),
+    Op("clip", f.elementwise("clip"), dt.as_ran(_clip_tried)),
+    Op("isin", f.as_text("isin", "..., s -> ...", whole="s"), dt.always(bool)),
     # over dims
-    Op("sum", f.reduced("sum", "sum", linear="add"), k.reduction(np.sum), dt.given),
-    Op("prod", f.reduced("prod", "product"), k.reduction(np.prod), dt.given),
-    Op("max", f.reduced("max", "max"), k.reduction(np.max, k.lowest)),
-    Op("min", f.reduced("min", "min"), k.reduction(np.min, k.highest)),
-    Op("all", f.reduced("all", "bitwise_and"), k.reduction(np.all), dt.always(bool)),
-    Op("any", f.reduced("any", "bitwise_or"), k.reduction(np.any), dt.always(bool)),
+    Op("sum", f.reduced("sum", "sum", linear="add"), dt.given),
+    Op("prod", f.reduced("prod", "product"), dt.given),
+    Op("max", f.reduced("max", "max")),
+    Op("min", f.reduced("min", "min")),
+    Op("all", f.reduced("all", "bitwise_and"), dt.always(bool)),
+    Op("any", f.reduced("any", "bitwise_or"), dt.always(bool)),
     # products
-    Op("einsum", f.einsum, contract, dt.promoted, contracts=True),
+    Op("einsum", f.einsum, dt.promoted, w.TWO, contracts=True),
     # moves
-    Op("permute_dims", f.permute_dims, k.permute_dims),
-    Op("reshape", f.reshape, k.reshape),
-    Op("broadcast_to", f.broadcast_to, k.broadcast_to),
-    Op("rows", f.moved_rows("rows"), k.fetch_rows),
-    Op("concat", f.concat, k.concat, dt.promoted),
-    Op("take", f.take, k.take),
-    Op("take_along_axis", f.take_along_axis, k.take_along_axis),
-    Op("triangle", f.as_text("triangle", "... m n -> ... m n", linear="add"), k.triangle),
-    Op("diagonal", f.as_text("diagonal", "... m n -> ... d", whole="m n d", linear="move"),
-       k.stacked_matrices(np.linalg.diagonal)),
+    _moves("permute_dims", f.permute_dims),
+    _moves("reshape", f.reshape),
+    _moves("broadcast_to", f.broadcast_to),
+    _moves("rows", f.moved_rows("rows")),
+    _moves("concat", f.concat, dt.promoted),
+    _moves("take", f.take),
+    _moves("take_along_axis", f.take_along_axis),
+    _moves("triangle", f.as_text("triangle", "... m n -> ... m n", linear="add")),
+    _moves("diagonal", f.as_text("diagonal", "... m n -> ... d", whole="m n d", linear="move")),
     # along dims
-    Op("cumulative_sum", f.prefix("cumulative_sum"), k.cumulative(np.add, 0), dt.given),
-    Op("cumulative_prod", f.prefix("cumulative_prod"), k.cumulative(np.multiply, 1), dt.given),
-    Op("sort", f.along_whole("sort"), k.along(_sort)),
-    Op("argsort", f.along_whole("argsort"), k.along(_argsort), dt.always(np.int64)),
-    Op("searchsorted", f.as_text("searchsorted", "s, ... -> ...", whole="s"), _searchsorted, dt.always(np.int64)),
-    *(Op(name, f.along_whole(name, linear="add"), k.along(_fft(name)), dt.as_ran(_tried(name)))
+    Op("cumulative_sum", f.prefix("cumulative_sum"), dt.given),
+    Op("cumulative_prod", f.prefix("cumulative_prod"), dt.given),
+    Op("sort", f.along_whole("sort"), work=w.sorting),
+    Op("argsort", f.along_whole("argsort"), dt.always(np.int64), w.sorting),
+    Op("searchsorted", f.as_text("searchsorted", "s, ... -> ...", whole="s"), dt.always(np.int64), w.sorting),
+    *(Op(name, f.along_whole(name, linear="add"), dt.as_ran(_fft_tried(name)), w.sorting)
       for name in ("fft", "ifft", "fftn", "ifftn", "rfft", "irfft", "rfftn", "irfftn", "hfft", "ihfft")),
-    Op("fftshift", f.along_whole("fftshift", linear="move"), k.along(_shifted(np.fft.fftshift))),
-    Op("ifftshift", f.along_whole("ifftshift", linear="move"), k.along(_shifted(np.fft.ifftshift))),
+    _moves("fftshift", f.along_whole("fftshift", linear="move")),
+    _moves("ifftshift", f.along_whole("ifftshift", linear="move")),
     # matrices, whole on each device; batch dims pass
-    _matrices("cholesky", "... m n -> ... m n", "m n", np.linalg.cholesky),
-    _matrices("det", "... m n -> ...", "m n", np.linalg.det),
-    _matrices("inv", "... m n -> ... m n", "m n", np.linalg.inv),
-    Op("pinv", f.tolerant("pinv", "... n m"), k.tolerant(np.linalg.pinv), dt.as_ran(_first_only(np.linalg.pinv), 2)),
-    Op("matrix_norm", f.as_text("matrix_norm", "... m n -> ...", whole="m n"), k.stacked_matrices(_norm2),
-       dt.as_ran(np.linalg.matrix_norm, 2)),
-    Op("matrix_power", f.as_text("matrix_power", "... m n -> ... m n", whole="m n"),
-       k.stacked_matrices(np.linalg.matrix_power), _power_dtypes),
-    Op("matrix_rank", f.tolerant("matrix_rank", "..."), k.tolerant(np.linalg.matrix_rank), dt.always(np.int64)),
-    _matrices("qr", "... m n -> ... m q, ... q n", "m n q", np.linalg.qr),
-    _matrices("qr_complete", "... m n -> ... m m, ... m n", "m n", np.linalg.qr),
-    _matrices("slogdet", "... m n -> ..., ...", "m n", np.linalg.slogdet),
-    _matrices("solve", "... m m, ... m n -> ... m n", "m n", np.linalg.solve),
-    _matrices("svd", "... m n -> ... m q, ... q, ... q n", "m n q", np.linalg.svd),
-    _matrices("svd_full", "... m n -> ... m m, ... q, ... n n", "m n q", np.linalg.svd),
-    _matrices("svdvals", "... m n -> ... q", "m n q", np.linalg.svdvals),
-    _matrices("eigh", "... m n -> ... m, ... m n", "m n", np.linalg.eigh),
-    _matrices("eigvalsh", "... m n -> ... m", "m n", np.linalg.eigvalsh),
-    _matrices("eig", "... m n -> ... m, ... m n", "m n", _eig),
-    _matrices("eigvals", "... m n -> ... m", "m n", _eigvals),
+    _matrices("cholesky", "... m n -> ... m n", "m n"),
+    _matrices("det", "... m n -> ...", "m n"),
+    _matrices("inv", "... m n -> ... m n", "m n"),
+    Op("pinv", f.tolerant("pinv", "... n m"), dt.as_ran(_pinv_tried, 2), w.matrices),
+    _matrices("matrix_norm", "... m n -> ...", "m n", dt.as_ran(np.linalg.matrix_norm, 2)),
+    _matrices("matrix_power", "... m n -> ... m n", "m n", _power_dtypes),
+    Op("matrix_rank", f.tolerant("matrix_rank", "..."), dt.always(np.int64), w.matrices),
+    _matrices("qr", "... m n -> ... m q, ... q n", "m n q"),
+    _matrices("qr_complete", "... m n -> ... m m, ... m n", "m n"),
+    _matrices("slogdet", "... m n -> ..., ...", "m n"),
+    _matrices("solve", "... m m, ... m n -> ... m n", "m n"),
+    _matrices("svd", "... m n -> ... m q, ... q, ... q n", "m n q"),
+    _matrices("svd_full", "... m n -> ... m m, ... q, ... n n", "m n q"),
+    _matrices("svdvals", "... m n -> ... q", "m n q"),
+    _matrices("eigh", "... m n -> ... m, ... m n", "m n"),
+    _matrices("eigvalsh", "... m n -> ... m", "m n"),
+    _matrices("eig", "... m n -> ... m, ... m n", "m n", dt.complexes(2)),
+    _matrices("eigvals", "... m n -> ... m", "m n", dt.complexes(1)),
     # windows
-    Op("convolution", f.windows("convolution"), k.convolution, dt.promoted),
-    Op("max_pool", f.windows("max_pool"), k.pooling(np.max, k.lowest)),
-    Op("avg_pool", f.windows("avg_pool"), k.pooling(np.mean, lambda dtype: 0), dt.as_ran(np.mean)),
-    # from nothing but places
-    Op("places", f.from_places("places"), k.places, dt.always(np.uint64)),
-    Op("random_bits", f.from_places("random_bits"), k.random_bits, dt.always(np.uint64)),
-    # shapes that only the data tells
-    Op("nonzero", f.apart, dynamic.nonzero, dynamic=True),
-    Op("unique", f.apart, dynamic.unique, dynamic=True),
-    Op("masked", f.apart, dynamic.masked, dynamic=True),
-    Op("index", f.unshaped, lambda call, x, *keys: _whole_result(x[_key(call, keys)]), dynamic=True),
-    Op("update", f.unshaped, lambda call, x, value, *keys: _whole_result(_updated(call, x, value, keys)), dynamic=True),
-    Op("repeat", f.unshaped, lambda call, x, n: _whole_result(np.repeat(x, n, axis=call.attrs["axis"])), dynamic=True),
+    Op("convolution", f.windows("convolution"), dt.promoted, w.TWO),
+    Op("max_pool", f.windows("max_pool"), work=w.ONE),
+    Op("avg_pool", f.windows("avg_pool"), dt.as_ran(np.mean), w.ONE),
+    # from nothing but the places of elements
+    Op("places", f.from_places("places"), dt.always(np.uint64), w.NONE),
+    Op("random_bits", f.from_places("random_bits"), dt.always(np.uint64)),
+    # data-dependent shapes
+    Op("nonzero", f.elements_alike, dynamic=True),
+    Op("unique", f.elements_alike, work=w.sorting, dynamic=True),
+    Op("masked", f.elements_alike, dynamic=True),
+    Op("index", f.whole_operands, dynamic=True),
+    Op("update", f.whole_operands, dynamic=True),
+    Op("repeat", f.whole_operands, dynamic=True),
 )  # fmt: skip
-
-
-def _whole_result(data: Any) -> dynamic.Made:
-    return [(None, data)]
-
-
-def _key(call: Call, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """An index whose arrays, marked by None in the pattern, come as operands."""
-    given = iter(arrays)
-    return tuple(next(given) if entry == "array" else _entry(entry) for entry in call.attrs["pattern"])
-
-
-def _entry(entry: Any) -> Any:
-    """Slices are not hashable in Python 3.11, so a pattern has them as tuples."""
-    return slice(*entry[1:]) if isinstance(entry, tuple) else (Ellipsis if entry == "..." else entry)
-
-
-def _updated(call: Call, x: Any, value: Any, arrays: Sequence[Any]) -> Any:
-    result = x.copy()
-    result[_key(call, arrays)] = value
-    return result

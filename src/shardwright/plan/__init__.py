@@ -1,22 +1,89 @@
-"""Moving tensors at least cost, what an operation costs under each sharding, and which to take."""
+"""Steps that move and combine what devices hold, at least cost; strategies of an operation, their prices, the choice; the
+plan of an operation under a strategy."""
 
-from shardwright.plan.price import gathered_dims, move_costs
-from shardwright.plan.reshard import ReshardPlan, Step, plan_reshard, relabelled
-from shardwright.plan.strategy import PARTIAL, Strategy, choose, dims_of, homes, strategies
+from shardwright.plan.code import Choice, Code, Fused, Instruction, Local, Scan, Slot, While, parts_of
+from shardwright.plan.operation import (
+    ImplicitGather,
+    OperationPlan,
+    canonical,
+    common_mesh,
+    make_plan,
+    plan_operation,
+    problem_of,
+    scales_safely,
+    with_scalars,
+)
+from shardwright.plan.reshard import (
+    Cost,
+    ReshardPlan,
+    gathered_dims,
+    move_costs,
+    move_steps,
+    plan_reshard,
+    relabelled,
+)
+from shardwright.plan.steps import Fetch, Message, Move, Reduce, Step, carrier, element_step
+from shardwright.plan.strategy import (
+    PARTIAL,
+    Price,
+    Problem,
+    Strategy,
+    choose,
+    dims_of,
+    homes,
+    price_of,
+    result_without_moves,
+    strategies,
+    strategy_for,
+)
 from shardwright.plan.volume import lower_bound
+from shardwright.plan.windows import OUTSIDE, Picked
 
 __all__ = [
+    "OUTSIDE",
     "PARTIAL",
+    "Choice",
+    "Code",
+    "Cost",
+    "Fetch",
+    "Fused",
+    "ImplicitGather",
+    "Instruction",
+    "Local",
+    "Message",
+    "Move",
+    "OperationPlan",
+    "Picked",
+    "Price",
+    "Problem",
+    "Reduce",
     "ReshardPlan",
+    "Scan",
+    "Slot",
     "Step",
     "Strategy",
+    "While",
+    "canonical",
+    "carrier",
     "choose",
+    "common_mesh",
     "dims_of",
+    "element_step",
     "gathered_dims",
     "homes",
     "lower_bound",
+    "make_plan",
     "move_costs",
+    "move_steps",
+    "parts_of",
+    "plan_operation",
     "plan_reshard",
+    "price_of",
+    "problem_of",
     "relabelled",
+    "result_without_moves",
+    "scales_safely",
     "strategies",
+    "strategy_for",
+    "with_scalars",
 ]

@@ -6,185 +6,33 @@ the mesh is taken; of equals the chain, which every communication library runs w
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 import shardwright.plan.volume as volume
-from shardwright.collectives import (
-    AllGather,
-    AllReduce,
-    AllSlice,
-    AllToAll,
-    Collective,
-    Exchange,
-    Permute,
-    ReduceScatter,
-    UpdateHalo,
-    cost_of,
-    latency,
-    seconds_per_byte,
-)
 from shardwright.errors import ShardingError
 from shardwright.mesh import Mesh, as_ints
-from shardwright.plan.price import chain_costs, move_costs
-from shardwright.plan.route import MOST_STATES, SOME_STATES, Change, Move
-from shardwright.plan.transfers import Transfer, transfers
-from shardwright.sharding import REDUCTIONS, P, Sharding, as_spec, describe, layout_of, parse_dtype
+from shardwright.plan.route import MOST_STATES, SOME_STATES, Change, Hop
+from shardwright.plan.steps import Move, Reduce, Step
+from shardwright.sharding import P, Sharding, as_spec, check_partial, describe, layout_of, parse_dtype, truncates
 
 Shape = tuple[int, ...]
 Ints = NDArray[np.int64]
+DType = np.dtype[Any]
 
 
-@dataclass(frozen=True)
-class Step:
-    """One collective of a plan: the shardings before and after it, and the bytes that the busiest device moves.
-
-    A step called "local" is none: every device changes what it holds alone.
-    """
+class Cost(NamedTuple):
+    """One step as a price: its name, its axes, the bytes that the busiest device receives, the seconds it takes."""
 
     name: str
-    pieces: tuple[str, ...]  # of axes that it runs along
-    source: Sharding
-    result: Sharding
-    shape: Shape
-    itemsize: int
-    dim: int = -1  # that gains axes
-    other: int = -1  # that loses axes
-
-    @cached_property
-    def axes(self) -> tuple[str, ...]:
-        """The axes that it runs along: neighbouring pieces of one axis as one."""
-        return Sharding(self.source.mesh, P(self.pieces)).dims[0]
-
-    @cached_property
-    def received(self) -> int:
-        """Bytes that the busiest device receives."""
-        if self.name in ("all_reduce", "reduce_scatter"):  # a tensor smaller than its group makes fewer messages
-            group = self.source.mesh.axis_size(self.pieces)
-            chunks = -(-self.source.local_size(self.shape) * self.itemsize // max(self.message, 1))
-            return (2 if self.name == "all_reduce" else 1) * min(group - 1, chunks) * self.message
-        return int(volume.received(self.source, self.result, self.shape).max(initial=0)) * self.itemsize
-
-    @cached_property
-    def sent(self) -> int:
-        """Bytes that the busiest device sends, if those who hold the same share the work evenly."""
-        if self.name in ("all_reduce", "reduce_scatter", "update_halo"):
-            return self.received
-        return volume.sent(self.source, self.result, self.shape) * self.itemsize
-
-    @cached_property
-    def message(self) -> int:
-        """Bytes of the largest single message."""
-        local, group = self.source.local_size(self.shape), self.source.mesh.axis_size(self.pieces)
-        if self.name in ("all_reduce", "all_to_all"):
-            return -(-local // group) * self.itemsize
-        if self.name == "reduce_scatter":
-            return self.result.local_size(self.shape) * self.itemsize
-        return min(self.received, local * self.itemsize)
-
-    @cached_property
-    def time(self) -> float:
-        """Seconds; where shards are uneven, of the busiest device."""
-        mesh = self.source.mesh
-        if self.name in ("all_reduce", "reduce_scatter"):
-            return cost_of(self.name, mesh, self.pieces, self.source.local_size(self.shape) * self.itemsize).time
-        if self.result.mesh != mesh:
-            return _between(mesh, self.result.mesh, max(self.received, self.sent)) if self.received else 0.0
-        moved = max(self.received, self.sent) if self.received else 0
-        kind = "update_halo" if self.name == "update_halo" else "exchange"
-        return cost_of(kind, mesh, self.pieces, moved).time if moved else 0.0
-
-    @cached_property
-    def collective(self) -> Collective:
-        """The step as a collective: what an engine runs."""
-        if self.name == "permute":
-            return Permute(self.axes, tuple(self._pairs()))
-        return _collective(self)
-
-    def _pairs(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Which member's shard goes to which, within a group."""
-        mesh, axes = self.source.mesh, self.axes
-        lanes = mesh.lanes((*self.source.axes, *self.result.axes, *axes))
-        here, there = (_shard_numbers(s, self.shape, lanes) for s in (self.source, self.result))
-        inner = [lanes.index(piece) for piece in mesh.cut(axes, by=lanes)]
-        first = tuple(slice(None) if i in inner else 0 for i in range(len(lanes)))
-        sizes = [mesh.axis(axis).size for axis in axes]
-        order = [sorted(inner).index(i) for i in inner]
-        before, after = (numbers[first].transpose(order).ravel() for numbers in (here, there))
-        holder = {int(number): at for at, number in enumerate(before)}
-        for at, number in enumerate(after):
-            members = (np.unravel_index(holder[int(number)], sizes), np.unravel_index(at, sizes))
-            yield tuple(int(n) for n in members[0]), tuple(int(n) for n in members[1])
-
-    @cached_property
-    def transfers(self) -> tuple[Transfer, ...]:
-        """Of an exchange: who sends which part of the tensor to whom. Among those who hold a part the load is shared."""
-        return tuple(transfers(layout_of(self.source, self.shape), layout_of(self.result, self.shape)))
-
-    @property
-    def local_before(self) -> Shape:
-        """The largest shard before the step."""
-        return layout_of(self.source, self.shape).local_shape
-
-    @property
-    def local_after(self) -> Shape:
-        """The largest shard after the step."""
-        return layout_of(self.result, self.shape).local_shape
-
-    @property
-    def groups(self) -> str:
-        """How many groups of how many devices take part."""
-        if self.result.mesh != self.source.mesh:
-            return f"from {self.source.mesh.size} to {self.result.mesh.size}"
-        size = self.source.mesh.axis_size(self.axes)
-        return f"{self.source.mesh.size // size} × {size}"
-
-    def __str__(self) -> str:
-        return f"{self.name} over {', '.join(self.axes) or 'nothing'}"
-
-
-def _between(here: Mesh, there: Mesh, moved: int) -> float:
-    """Seconds of an exchange between meshes: as long as the slower of the two would take along all its axes."""
-    pairs = [
-        (mesh, tuple(axis for axis, n in mesh.sizes.items() if n > 1) or mesh.axis_names[:1]) for mesh in (here, there)
-    ]
-    least = max(link.latency for mesh, _ in pairs for link in mesh.links.values())
-    paces = [seconds_per_byte(mesh, axes) for mesh, axes in pairs]
-    hops = [sum(latency(mesh, axis) for axis in axes) for mesh, axes in pairs]
-    return max(least, *hops) + moved * max(paces)
-
-
-def _shard_numbers(sharding: Sharding, shape: Shape, lanes: tuple[str, ...]) -> Ints:
-    """The number of the shard that each device holds, over lanes."""
-    layout = layout_of(sharding, shape, lanes)
-    number = np.zeros(layout.full_shape, np.int64)
-    for at, dim in enumerate(layout.dims):
-        number = number * dim.parts + layout.over_lanes(at, np.arange(dim.parts))
-    return number
-
-
-def _collective(step: Step) -> Collective:
-    makers: dict[str, Any] = {
-        "all_slice": lambda: AllSlice(step.axes, step.dim),
-        "all_gather": lambda: AllGather(step.axes, step.other),
-        "all_to_all": lambda: AllToAll(step.axes, step.dim, step.other),
-        "all_reduce": lambda: AllReduce(step.axes, step.source.reduction),
-        "reduce_scatter": lambda: ReduceScatter(step.axes, step.dim, step.source.reduction),
-        "update_halo": lambda: UpdateHalo(
-            step.axes,
-            step.result.dims,
-            tuple(step.result.halo_of(d) for d, axes in enumerate(step.result.dims) if axes),
-        ),
-        "exchange": lambda: Exchange(step.axes, step.result),
-        "local": lambda: Exchange(step.axes, step.result),
-    }
-    result: Collective = makers[step.name]()
-    return result
+    axes: tuple[str, ...]
+    bytes: int
+    time: float
 
 
 @dataclass(frozen=True)
@@ -199,7 +47,7 @@ class ReshardPlan:
     source: Sharding
     target: Sharding
     algorithm: str  # "direct", "portable", or "relabel"
-    steps: tuple[Step, ...]
+    steps: tuple[Any, ...]  # of Move and Reduce
 
     @property
     def bytes_received(self) -> int:
@@ -310,42 +158,75 @@ def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algori
     here, there = ((s if isinstance(s, Sharding) else Sharding(mesh, s)).for_shape(shape) for s in (source, target))
     known = _dtype(dtype)
     for sharding in (here, there):
-        if sharding.partial and not REDUCTIONS[sharding.reduction].accepts(known):
-            raise ShardingError(
-                f"{sharding} leaves a {sharding.reduction} to be done, which works on the bits of integers and booleans; "
-                f"{known.name} is neither. Choose another reduction, or another dtype."
-            )
+        check_partial(sharding, known)
     if permute:
         moved = relabelled(here, there, shape)
         if moved is not None:
             return ReshardPlan(shape, known, here, moved, "relabel", ())
-    alike = len(set(mesh.links.values())) == 1
-    simple = algorithm == "best" and here.mesh == there.mesh and _even(here, shape) and _even(there, shape)
-    if simple and (alike or _has_short_chain(here, there)):
-        costs = move_costs(here, there, shape, known.itemsize)  # exact for even shards: one plan need not be made
-        algorithm = "direct" if any(cost.name == "exchange" for cost in costs) else "portable"
-    made = _Maker(shape, known.itemsize)
-    deep = MOST_STATES if algorithm == "portable" else 0 if alike else SOME_STATES
-    chain = None if algorithm == "direct" else made.portable(here, there, deep)
-    if algorithm == "portable" and chain is None:
-        raise ShardingError(
-            f"No chain of collectives was found from {here} to {there}: they have no common pieces of axes, or lie on "
-            f"different meshes. Use algorithm='direct'."
-        )
-    plans = [] if chain is None else [ReshardPlan(shape, known, here, there, "portable", chain)]
-    if algorithm != "portable":
-        plans.append(ReshardPlan(shape, known, here, there, "direct", made.direct(here, there)))
-    return plans[0] if len(plans) == 1 else min(plans, key=lambda plan: (plan.time, len(plan.steps)))
+    if algorithm == "best":
+        algorithm, steps = cheapest(here, there, shape, known)
+    elif algorithm == "direct":
+        steps = _Maker(shape, known).direct(here, there)
+    else:
+        chain = _Maker(shape, known).portable(here, there, MOST_STATES)
+        if chain is None:
+            raise ShardingError(
+                f"No chain of collectives was found from {here} to {there}: they have no common pieces of axes, or lie on "
+                f"different meshes. Use algorithm='direct'."
+            )
+        steps = chain
+    return ReshardPlan(shape, known, here, there, algorithm, steps)
 
 
-def _has_short_chain(source: Sharding, target: Sharding) -> bool:
-    """Whether there is a chain that need not be searched for."""
+@lru_cache(maxsize=65536)
+def cheapest(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[str, tuple[Any, ...]]:
+    """The algorithm and the steps of least time; every price of a move is the price of these.
+
+    A chain of one step is taken as it is: it moves what each device lacks, as an exchange would.
+    """
+    if source is target:
+        return "portable", ()
+    made = _Maker(shape, dtype)
+    alike = len(set(source.mesh.links.values())) == 1
+    chain = made.portable(source, target, 0)
+    if chain is None and not alike:
+        chain = made.portable(source, target, SOME_STATES)
+    if chain is not None and (len(chain) <= 1 or not _time(chain)):
+        return "portable", chain
+    direct = made.direct(source, target)
+    if chain is None or (_time(direct), len(direct)) < (_time(chain), len(chain)):
+        return "direct", direct
+    return "portable", chain
+
+
+def move_steps(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[Any, ...]:
+    """The steps that a change of sharding takes."""
+    return cheapest(source.for_shape(shape), target.for_shape(shape), shape, dtype)[1]
+
+
+@lru_cache(maxsize=65536)
+def move_costs(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[Cost, ...]:
+    """What those steps cost.
+
+    >>> mesh = Mesh(x=2, y=4)
+    >>> [cost[:3] for cost in move_costs(Sharding(mesh, P("y")), Sharding(mesh, P(None, "y")), (8, 8), np.dtype("f4"))]
+    [('all_to_all', ('y',), 48)]
+    """
+    steps = move_steps(source, target, shape, dtype)
+    return tuple(Cost(step.name, step.axes, step.received, step.time) for step in steps if step.received)
+
+
+def _time(steps: Sequence[Any]) -> float:
+    return sum(step.time for step in steps)
+
+
+@lru_cache(maxsize=65536)
+def gathered_dims(source: Sharding, target: Sharding) -> tuple[int, ...]:
+    """The dims that a move brings together: axes split them before and split nothing afterwards."""
     change = Change(source, target)
-    return change.possible and bool(change.chains())
-
-
-def _even(sharding: Sharding, shape: Shape) -> bool:
-    return layout_of(sharding, shape).is_even
+    if change.possible:
+        return tuple(change.lost_dims)
+    return tuple(dim for dim, axes in enumerate(source.dims) if axes)
 
 
 def relabelled(source: Sharding, target: Sharding, shape: Shape) -> Sharding | None:
@@ -374,46 +255,60 @@ def relabelled(source: Sharding, target: Sharding, shape: Shape) -> Sharding | N
 def _box_rows(sharding: Sharding, shape: Shape) -> Ints:
     """Each device's box as one row of numbers; those without elements are all alike."""
     boxes = layout_of(sharding, shape).boxes
-    return np.where(volume.sizes_of(boxes) > 0, boxes.transpose(1, 0, 2).reshape(sharding.mesh.size, -1).T, 0).T
+    some = (boxes[1] > boxes[0]).all(axis=1)
+    return np.where(some[:, None], boxes.transpose(1, 0, 2).reshape(sharding.mesh.size, -1), 0)
 
 
 class _Maker:
-    """Makes verified steps for tensors of one shape."""
+    """Makes verified steps for tensors of one shape and dtype."""
 
-    def __init__(self, shape: Shape, itemsize: int) -> None:
-        self.shape, self.itemsize = shape, itemsize
+    def __init__(self, shape: Shape, dtype: DType) -> None:
+        self.shape, self.dtype = shape, dtype
 
     def portable(self, source: Sharding, target: Sharding, deep: int) -> tuple[Step, ...] | None:
         """A chain of collectives; uneven shards that end elsewhere than the target has them are exchanged last."""
         if source.mesh != target.mesh:
             return None
-        change = Change(source, target)
-        found = change.chains(deep) if change.possible else []
-        if not found:
+        change = Change(source, target, self.dtype)
+        if not change.possible:
             return None
-        local = float(source.local_size(self.shape) * self.itemsize)
-        moves = min(found, key=lambda some: sum(cost.time for cost in chain_costs(change, some, local)))
         steps: list[Step] = []
-        at = self._bare(source, target, steps)
-        for move in moves:
-            at = self._moved(at, move, steps)
+        start = self._bare(source, target, steps)
+        chains = [
+            self._followed(start, target, hops) for hops in change.chains(deep) if self._reduces_well(source, hops)
+        ]
+        if not chains:
+            return None
+        return (*steps, *min(chains, key=_time))
+
+    def _followed(self, start: Sharding, target: Sharding, hops: Sequence[Hop]) -> list[Step]:
+        """The steps of a chain."""
+        steps: list[Step] = []
+        at = start
+        for hop in hops:
+            at = self._hopped(at, hop, steps)
         self._finish(at, target, steps)
-        return tuple(steps)
+        return steps
 
     def direct(self, source: Sharding, target: Sharding) -> tuple[Step, ...]:
         """What is partial is reduced; then one exchange."""
         steps: list[Step] = []
         at = self._bare(source, target, steps, bool(source.partial))
         if at.partial:
-            change = Change(at, target) if at.mesh == target.mesh else None
-            if change is not None and change.possible:
-                for move in change.grown(change.settled):
-                    if change.reduced:
-                        at = self._moved(at, move, steps)
-            else:
-                at = self._moved(at, Move("all_reduce", at.partial, -1, -1, at.dims), steps)
+            change = Change(at, target, self.dtype) if at.mesh == target.mesh else None
+            possible = change is not None and change.possible
+            hops = list(change.grown(change.settled)) if change is not None and possible and change.reduced else []
+            if not possible or not self._reduces_well(at, hops):
+                hops = [Hop("all_reduce", at.partial, -1, -1, at.dims)]
+            for hop in hops:
+                at = self._hopped(at, hop, steps)
         self._finish(at, target, steps)
         return tuple(steps)
+
+    def _reduces_well(self, source: Sharding, hops: Sequence[Hop]) -> bool:
+        """Whether hops reduce in one step a value that must be."""
+        reduces = sum(hop.name in ("all_reduce", "reduce_scatter") for hop in hops)
+        return reduces <= 1 or not truncates(source.reduction, self.dtype)
 
     def _bare(self, source: Sharding, target: Sharding, steps: list[Step], tidy: bool = True) -> Sharding:
         """The source, if `tidy` without axes of size 1, and without halos that the target lacks: nothing moves."""
@@ -430,27 +325,34 @@ class _Maker:
             at = Sharding(mesh, P(*kept), partial=partial, reduction=at.reduction, offsets=cuts, halo=halos)
             at = at.for_shape(self.shape)
         if at is not source:
-            steps.append(self._step("local", (), source, at))
+            steps.append(self._move("local", (), source, at))
         return at
 
-    def _moved(self, at: Sharding, move: Move, steps: list[Step]) -> Sharding:
-        step = self._step(move.name, move.axes, at, at, move.dim, move.other)
-        if move.name == "permute":
-            cuts = {dim: layout_of(at, self.shape).dims[dim].offsets.tolist() for dim, a in enumerate(move.state) if a}
-            result = at.replace(spec=P(*move.state), offsets=cuts).for_shape(self.shape)
+    def _hopped(self, at: Sharding, hop: Hop, steps: list[Step]) -> Sharding:
+        """The sharding after one collective of a chain; its step is added."""
+        if hop.name in ("all_reduce", "reduce_scatter"):
+            probe: Step = Reduce(hop.name, hop.axes, at, at, self.shape, self.dtype, hop.dim)
+        else:
+            probe = self._move(hop.name, hop.axes, at, at, hop.dim, hop.other)
+        if hop.name == "permute":
+            cuts = {dim: layout_of(at, self.shape).dims[dim].offsets.tolist() for dim, a in enumerate(hop.state) if a}
+            result = at.replace(spec=P(*hop.state), offsets=cuts).for_shape(self.shape)
             _check_permuted(at, result, self.shape)
         else:
-            result = _collective(step).on(at, self.shape).for_shape(self.shape)
+            result = probe.collective.on(at, self.shape).for_shape(self.shape)  # type: ignore[attr-defined]
             if not result.offsets:  # uneven shards are where the collective leaves them; even ones where the chain says
-                stated = at.replace(spec=P(*move.state), partial=result.partial, offsets={}).for_shape(self.shape)
-                assert result is stated, f"{step} gives {result}, not {stated}"
-        steps.append(self._step(move.name, move.axes, at, result, move.dim, move.other))
+                stated = at.replace(spec=P(*hop.state), partial=result.partial, offsets={}).for_shape(self.shape)
+                assert result is stated, f"{probe} gives {result}, not {stated}"
+        if isinstance(probe, Reduce):
+            steps.append(Reduce(hop.name, hop.axes, at, result, self.shape, self.dtype, hop.dim))
+        else:
+            steps.append(self._move(hop.name, hop.axes, at, result, hop.dim, hop.other))
         return result
 
-    def _step(
+    def _move(
         self, name: str, pieces: tuple[str, ...], at: Sharding, result: Sharding, dim: int = -1, other: int = -1
-    ) -> Step:
-        return Step(name, pieces, at, result, self.shape, self.itemsize, dim, other)
+    ) -> Move:
+        return Move(name, pieces, at, result, self.shape, self.dtype, dim, other)
 
     def _finish(self, at: Sharding, target: Sharding, steps: list[Step]) -> None:
         """Exchange what still lies elsewhere, fill halos, mark what is to be partial."""
@@ -458,40 +360,28 @@ class _Maker:
         if at.mesh != target.mesh:
             plain = target.replace(halo={}, partial=()).for_shape(self.shape)
         if (plain.mesh, plain.dims, plain.offsets) != (at.mesh, at.dims, at.offsets):
-            moves = int(volume.received(at, plain, self.shape).max(initial=0)) > 0
-            steps.append(
-                self._step("exchange", _crossed(at, plain), at, plain) if moves else self._step("local", (), at, plain)
-            )
+            steps.append(self._exchange("exchange", at, plain))
         else:
             plain = at
         if target.halo != plain.halo:
             pairs = {d: pair for d, pair in enumerate(target.halo) if pair != (0, 0)}
             there = plain.replace(halo=pairs).for_shape(self.shape)
-            if int(volume.received(plain, there, self.shape).max(initial=0)):
-                axes = tuple(axis for axes in target.dims for axis in axes)
-                steps.append(self._step("update_halo", axes, plain, there))
-            else:
-                steps.append(self._step("local", (), plain, there))
+            steps.append(self._exchange("update_halo", plain, there))
             plain = there
         if plain is not target:  # the first device of a group keeps the value, the others hold what adds nothing
-            steps.append(self._step("local", (), plain, target))
+            steps.append(self._move("local", (), plain, target))
 
-
-def _crossed(source: Sharding, target: Sharding) -> tuple[str, ...]:
-    """The axes along which an exchange sends."""
-    everything = tuple(axis for axes in source.dims for axis in axes)
-    if source.mesh != target.mesh:
-        return everything or source.mesh.axis_names
-    change = Change(source, target)
-    crossed = change.crossed if change.possible and source.offsets == target.offsets else everything
-    return crossed or everything
+    def _exchange(self, name: str, at: Sharding, result: Sharding) -> Move:
+        """A step that names every axis it crosses; a local one if it crosses none."""
+        found = volume.meeting(at, result, self.shape)
+        if not found.received():
+            return self._move("local", (), at, result)
+        return self._move(name, found.crossed(), at, result)
 
 
 def _check_permuted(source: Sharding, result: Sharding, shape: Shape) -> None:
     """A permute is right if every dim keeps its cuts, and each shard lies on as many devices as before."""
     here, there = layout_of(source, shape), layout_of(result, shape)
     same = all(np.array_equal(a.offsets, b.offsets) for a, b in zip(here.dims, there.dims, strict=True))
-    counts = (np.bincount(volume.shard_of(layout)) for layout in (here, there))
-    before, after = counts
     assert same, f"{result} cuts other shards than {source}"
-    assert np.array_equal(before, after), f"{result} does not permute {source}"
+    assert [dim.parts for dim in here.dims] == [dim.parts for dim in there.dims], f"{result} does not permute {source}"

@@ -10,21 +10,21 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import permutations, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from shardwright.collectives import seconds_per_byte
+import numpy as np
+
+from shardwright.hardware import seconds_per_byte
 from shardwright.mesh import Mesh, SubAxis
-from shardwright.sharding import Sharding
+from shardwright.sharding import Sharding, kept_partial
 
 State = tuple[tuple[str, ...], ...]  # per dim the pieces that split it
 Chain = list[tuple[float, State]]  # states after each move, with the move's cost in units of the local size
-SOME_STATES, MOST_STATES = (
-    300,
-    20_000,
-)  # looked at before a chain is given up: by the way, and if it is all that is asked
+SOME_STATES = 300  # looked at before a chain is given up where it is one of two ways
+MOST_STATES = 20_000  # and where it is the only one asked for
 
 
-class Move(NamedTuple):
+class Hop(NamedTuple):
     """One collective of a chain: its name, its axes, the dim that gains, the dim that loses, the state it leaves."""
 
     name: str
@@ -37,7 +37,7 @@ class Move(NamedTuple):
 class Change:
     """Two shardings of one mesh, with their axes cut into common pieces: what stays, comes, goes and moves."""
 
-    def __init__(self, source: Sharding, target: Sharding) -> None:
+    def __init__(self, source: Sharding, target: Sharding, dtype: "np.dtype[Any] | None" = None) -> None:
         self.mesh: Mesh = source.mesh
         self._products: dict[tuple[str, ...], int] = {}  # searches ask for the same ones by the thousand
         everything = (*source.axes, *target.axes)
@@ -49,7 +49,7 @@ class Change:
         self.held = {piece for axes in self.was for piece in axes}
         self.wanted = {piece for axes in self.becomes for piece in axes}
         partial = self._pieces(source.partial, everything)
-        kept = self._pieces(target.partial, everything) if source.reduction == target.reduction else ()
+        kept = self._pieces(kept_partial(source, target, dtype), everything)
         self.reduced = tuple(piece for piece in partial if piece not in kept)  # partial, and no longer so
         self.kept = tuple(piece for piece in partial if piece in kept)
 
@@ -103,7 +103,7 @@ class Change:
 
     # -- chains -------------------------------------------------------------------------------------------------------
 
-    def chains(self, deep: int = 0) -> list[list[Move]]:
+    def chains(self, deep: int = 0) -> list[list[Hop]]:
         """Chains of collectives of least bytes: new pieces in the target's order and, where that would reduce before it
         slices, with slices first. None where there is none of at most one step between slices and gathers, or none
         that can be found by looking at `deep` states."""
@@ -119,7 +119,7 @@ class Change:
     def _reduces(self, run: tuple[str, ...]) -> bool:
         return run[0] in self.reduced
 
-    def _chain(self, new: list[list[tuple[str, ...]]], deep: int, most: int) -> list[Move] | None:
+    def _chain(self, new: list[list[tuple[str, ...]]], deep: int, most: int) -> list[Hop] | None:
         was, becomes = self.was, self.becomes
         gone = [self._runs(axes, self.wanted) for axes in was]
         middle = self._meet(list(_placed(was, new, most)), list(_placed(becomes, gone, 64)))
@@ -257,7 +257,7 @@ class Change:
 
     # -- from states to collectives -----------------------------------------------------------------------------------
 
-    def grown(self, first: State) -> Iterator[Move]:
+    def grown(self, first: State) -> Iterator[Hop]:
         """The slices that lead to the first state, then what is reduced and scattered."""
         whole = self._same_cut(first)
         state = list(self.was if whole else _refined(self.was, self._primes()))
@@ -267,58 +267,58 @@ class Change:
             added = axes[len(state[dim]) :]
             if added and not set(added) & scattered:
                 state[dim] = axes
-                yield Move("all_slice", added, dim, -1, tuple(state))
+                yield Hop("all_slice", added, dim, -1, tuple(state))
             elif added:
                 later.append((dim, added))
         for dim, added in later:  # what comes before the first piece to reduce is sliced first
             count = next(i for i, piece in enumerate(added) if piece in scattered)
             if count:
                 state[dim] = state[dim] + added[:count]
-                yield Move("all_slice", added[:count], dim, -1, tuple(state))
+                yield Hop("all_slice", added[:count], dim, -1, tuple(state))
         for dim, added in later:
             rest = added[len(state[dim]) - len(first[dim]) + len(added) :]
             for run, name in _by_kind(rest, scattered):
                 for part in self._by_link(run) if name == "reduce_scatter" else [run]:
                     state[dim] = state[dim] + part
-                    yield Move(name, part, dim, -1, tuple(state))
+                    yield Hop(name, part, dim, -1, tuple(state))
         left = tuple(piece for piece in self.reduced if piece not in self.wanted)
         if left:
-            yield Move("all_reduce", left, -1, -1, tuple(state))
+            yield Hop("all_reduce", left, -1, -1, tuple(state))
 
     def _same_cut(self, state: State) -> bool:
         known = self.held | self.wanted
         return all(piece in known for axes in state for piece in axes)
 
-    def _between(self, chain: Chain) -> Iterator[Move]:
+    def _between(self, chain: Chain) -> Iterator[Hop]:
         before = chain[0][1]
         for cost, state in chain[1:]:
             if cost == 1.0 and self._exchanged(before, state) is None:
                 unlike = dict.fromkeys(p for a, b in _suffixes(before, state) for p in (*a, *b))
-                yield Move("permute", tuple(unlike), -1, -1, state)
+                yield Hop("permute", tuple(unlike), -1, -1, state)
             else:
                 loses = next(d for d, axes in enumerate(state) if len(axes) < len(before[d]))
                 gains = next(d for d, axes in enumerate(state) if len(axes) > len(before[d]))
-                yield Move("all_to_all", state[gains][len(before[gains]) :], gains, loses, state)
+                yield Hop("all_to_all", state[gains][len(before[gains]) :], gains, loses, state)
             before = state
 
-    def _shrunk(self, last: State) -> Iterator[Move]:
+    def _shrunk(self, last: State) -> Iterator[Hop]:
         """The gathers that lead from the last state to the target: along slow links first, while shards are small."""
         state = list(last)
         wanted = self.becomes if self._same_cut(last) else _refined(self.becomes, self._primes())
         gathers = [(dim, axes[len(wanted[dim]) :]) for dim, axes in enumerate(last) if len(axes) > len(wanted[dim])]
         if len(gathers) > 1:
-            gathers.sort(key=lambda entry: -seconds_per_byte(self.mesh, entry[1]))
+            gathers.sort(key=lambda entry: -seconds_per_byte(self.mesh.links_along(entry[1])))
         for dim, gathered in gathers:
             for part in reversed(self._by_link(gathered)):
                 state[dim] = state[dim][: -len(part)]
-                yield Move("all_gather", part, -1, dim, tuple(state))
+                yield Hop("all_gather", part, -1, dim, tuple(state))
 
     def _by_link(self, pieces: tuple[str, ...]) -> list[tuple[str, ...]]:
         """Pieces in runs along links of one speed: together they would all wait for the slowest."""
         runs: list[list[str]] = []
         for piece in pieces:
-            pace = seconds_per_byte(self.mesh, (piece,))
-            if runs and seconds_per_byte(self.mesh, (runs[-1][-1],)) == pace:
+            pace = seconds_per_byte(self.mesh.links_along((piece,)))
+            if runs and seconds_per_byte(self.mesh.links_along((runs[-1][-1],))) == pace:
                 runs[-1].append(piece)
             else:
                 runs.append([piece])

@@ -1,30 +1,60 @@
 """Strategies: every way the axes of a mesh can be put to the factors of an operation, priced, and the best of them.
 
-An axis that some operand uses may go to a factor, to none (its dims are gathered), or, for a linear operation on a
-partial operand, stay partial. From that choice follow the operands' shardings, the results', and the cost: what it
-takes to bring the operands there, and to reduce later what is left partial.
+An axis may go to a factor, to none (its dims are gathered), or, for a linear operation on a partial operand, stay partial.
+From that choice follow the operands' shardings, the results', and the cost: what it takes to bring the operands there, what
+devices exchange while they compute, and what it takes to reduce later what is left partial.
+
+Enumerating (`strategies`), placing (`strategy_for`), pricing (`price_of`) and choosing (`choose`) are functions of a
+`Problem`: an operation's rule on operands that lie somewhere.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, product
+from typing import Any
 
 import numpy as np
 
-from shardwright.collectives import Cost, cost_of, latency, seconds_per_byte
+from shardwright.hardware import latency, seconds, seconds_per_byte
 from shardwright.mesh import Mesh
-from shardwright.ops import Dims, Rule
-from shardwright.plan.price import move_costs
-from shardwright.sharding import P, Sharding, layout_of
+from shardwright.ops import Dims, Op, Rule
+from shardwright.plan.reshard import Cost, move_costs, move_steps
+from shardwright.plan.steps import Fetch, Move, Reduce, Step
+from shardwright.sharding import P, Sharding, block_size, layout_of
 
 PARTIAL = "partial"
 _STAY, _SLICE, _MOVE, _GATHER, _SCATTER, _REDUCE = range(6)  # what an operand does about an axis
+MOST_IDLE = 4  # axes that nothing uses which are tried
 MOST = 81  # placements looked at beyond those that keep every axis where some operand has it
 
 Placement = dict[str, str | None]  # axis -> factor, None or PARTIAL
 Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a strategy costs."""
+
+    moves: tuple[tuple[Cost, ...], ...]  # per operand: bringing it into place
+    inner: tuple[Cost, ...]  # what devices exchange while they compute
+    deferred: tuple[Cost, ...]  # what it still takes to read the results
+    memory: int  # bytes that a device holds of operands and results
+    work: float  # floating-point operations of the busiest device
+
+    @cached_property
+    def time(self) -> float:
+        """Seconds of communication, by the α-β model."""
+        return sum(cost.time for cost in self)
+
+    @cached_property
+    def rank(self) -> tuple[float, float, int]:
+        """What is least for the best: the time, then what of it is spent now rather than deferred, then the memory."""
+        return self.time, sum(cost.time for cost in chain(*self.moves, self.inner)), self.memory
+
+    def __iter__(self) -> Iterator[Cost]:
+        return chain(*self.moves, self.inner, self.deferred)
 
 
 @dataclass(frozen=True)
@@ -34,94 +64,140 @@ class Strategy:
     placement: Placement
     operands: tuple[Sharding, ...]
     results: tuple[Sharding, ...]
-    moves: tuple[tuple[Cost, ...], ...]  # per operand
-    fetched: tuple[Cost, ...]  # rows that devices get from others while they compute
-    deferred: tuple[Cost, ...]  # what it still takes to read the results
-    memory: int  # bytes that a device holds of operands and results
+    idle: int = 0  # axes put to use that no operand or wanted result uses
+    price: Price | None = None
 
-    @cached_property
+    @property
+    def priced(self) -> Price:
+        """The price; only strategies that were enumerated or chosen have one."""
+        assert self.price is not None, "this strategy was placed but not priced"
+        return self.price
+
+    @property
     def time(self) -> float:
         """Seconds of communication, by the α-β model."""
-        return sum(cost.time for cost in chain(*self.moves, self.fetched, self.deferred))
+        return self.priced.time
 
-    @cached_property
-    def rank(self) -> tuple[float, float, int]:
-        """What is least for the best: the time, then what of it is spent now rather than put off, then the memory."""
-        return self.time, sum(cost.time for cost in chain(*self.moves, self.fetched)), self.memory
+    @property
+    def rank(self) -> tuple[int, float, float, int]:
+        """What is least for the best: while computing has no price, idle axes are put to use last."""
+        return self.idle, *self.priced.rank
 
-    @cached_property
+    @property
+    def moves(self) -> tuple[tuple[Cost, ...], ...]:
+        """Per operand what it costs to bring it into place."""
+        return self.priced.moves
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a device holds of operands and results."""
+        return self.priced.memory
+
+    @property
+    def work(self) -> float:
+        """Floating-point operations of the busiest device."""
+        return self.priced.work
+
+    @property
     def bytes(self) -> int:
-        """Bytes that a device receives."""
-        return sum(cost.bytes for cost in chain(*self.moves, self.fetched, self.deferred))
+        """Bytes that the busiest device receives."""
+        return sum(cost.bytes for cost in self.priced)
 
     def __str__(self) -> str:
         parts = ", ".join(f"{axis} → {factor or 'nothing'}" for axis, factor in self.placement.items())
-        costs = ", ".join(
-            f"{c.name}({', '.join(c.axes)}) {c.bytes} B"
-            for c in chain(*self.moves, self.fetched, self.deferred)
-            if c.bytes
-        )
+        costs = ", ".join(f"{c.name}({', '.join(c.axes)}) {c.bytes} B" for c in self.priced if c.bytes)
         return f"{parts or 'nothing is split'}: {costs or 'no communication'}"
 
 
-def choose(
-    rule: Rule,
-    operands: Sequence[Sharding],
-    shapes: Sequence[Shape],
-    itemsizes: Sequence[int],
-    wanted: Sequence[Sharding | None] = (),
-) -> Strategy:
-    """The strategy of least time; among equals the one that puts more off, then needs less memory, then the first.
+def choose(problem: "Problem") -> Strategy:
+    """The strategy of least time; among equals the one that defers more, then needs less memory, then the first.
 
-    `wanted` says where results are to lie, as far as that is known: bringing them there then counts too.
+    Only axes that some operand or wanted result uses are put to use: while computing has no price, an idle axis stays idle.
     """
-    search = _Search(rule, operands, shapes, itemsizes, wanted)
-    stages = iter(search.stages)
+    stages = iter(problem.stages)
     best: Strategy | None = None
-    looked = search.placements(next(stages))
+    looked = problem.placements(next(stages))
     if looked and looked[0][0] == 0:  # perhaps nothing needs to be communicated at all
-        best = _strategy(search, looked[0][1], math.inf)
+        best = _within(problem, looked[0][1], math.inf)
         if best is not None and best.time == 0:
             return best
-    looked += [pair for stage in stages for pair in search.placements(stage)]
+    looked += [pair for stage in stages for pair in problem.placements(stage)]
     for bound, placement in sorted(looked, key=lambda pair: pair[0]):
         if best is not None and bound > best.time:
             break  # this one and all after it must take longer
-        strategy = _strategy(search, placement, math.inf if best is None else best.time)
+        strategy = _within(problem, placement, math.inf if best is None else best.time)
         if strategy is not None and (best is None or strategy.rank < best.rank):
             best = strategy
     assert best is not None, "putting every axis to nothing is always possible"
     return best
 
 
-def strategies(
-    rule: Rule,
-    operands: Sequence[Sharding],
-    shapes: Sequence[Shape],
-    itemsizes: Sequence[int],
-    wanted: Sequence[Sharding | None] = (),
-) -> Iterator[Strategy]:
-    """Every strategy there is to look at, whether or not the choice needs to."""
-    search = _Search(rule, operands, shapes, itemsizes, wanted)
-    for stage in search.stages:
-        for _, placement in search.placements(stage):
-            strategy = _strategy(search, placement, math.inf)
+def strategies(problem: "Problem") -> Iterator[Strategy]:
+    """Every strategy there is to look at, chosen or not; axes that nothing uses yet are put to use last."""
+    for stage in (*problem.stages, *problem.idle_stages):
+        for _, placement in problem.placements(stage):
+            strategy = _within(problem, placement, math.inf)
             if strategy is not None:
                 yield strategy
 
 
-class _Search:
-    """The axes in use, cut into pieces, and where each may go."""
+def _within(problem: "Problem", placement: Placement, limit: float) -> Strategy | None:
+    """The priced strategy of a placement; None where there is none, or it takes longer than `limit`."""
+    placed = strategy_for(problem, placement)
+    if placed is None:
+        return None
+    price = price_of(problem, placed, limit)
+    return None if price is None else replace(placed, price=price)
+
+
+def result_without_moves(problem: "Problem") -> tuple[Sharding, ...] | None:
+    """Where the results lie if every device computes on what it holds and nothing moves; None where that has no meaning."""
+    placement: Placement = {}
+    for piece in problem.pieces:
+        found = {f for home in problem.found for f in home[piece]}
+        partial = any(piece in some for some in problem.partial)
+        if len(found) + partial > 1 or not found.isdisjoint(problem.rule.whole):
+            return None
+        placement[piece] = PARTIAL if partial else next(iter(found), None)
+    if not problem.keeps_partial and PARTIAL in placement.values():
+        return None
+    placed = strategy_for(problem, placement)
+    if placed is None or inner_steps(problem, placed.operands, placed.results):
+        return None
+    for given, wanted, shape in zip(problem.given, placed.operands, problem.shapes, strict=True):
+        if any(
+            step.received or step.result.partial != step.source.partial
+            for step in _moves(problem, given, wanted, shape)
+        ):
+            return None
+    return placed.results
+
+
+def _moves(problem: "Problem", given: Sharding, wanted: Sharding, shape: Shape) -> tuple[Step, ...]:
+    here, there = (
+        s.replace(partial=tuple(a for a in s.partial if s.mesh.axis(a).size > 1)).for_shape(shape)
+        for s in (given, wanted)
+    )
+    return move_steps(here, there, shape, np.dtype(np.float64))
+
+
+class Problem:
+    """An operation on operands that lie somewhere: the axes in use, cut into pieces, and where each may go."""
 
     def __init__(
         self,
         rule: Rule,
         operands: Sequence[Sharding],
         shapes: Sequence[Shape],
-        itemsizes: Sequence[int],
-        wanted: Sequence[Sharding | None],
+        dtypes: "Sequence[np.dtype[Any]]",
+        wanted: Sequence[Sharding | None] = (),
+        op: Op | None = None,
     ) -> None:
-        self.rule, self.shapes, self.itemsizes, self.given = rule, shapes, itemsizes, operands
+        self.rule, self.shapes, self.dtypes, self.given, self.op = rule, shapes, dtypes, operands, op
+        self.asked = tuple(wanted)
+        itemsizes = [dtype.itemsize for dtype in dtypes]
+        self.result_dtype = max(dtypes, key=lambda dtype: dtype.itemsize, default=np.dtype(np.int8))  # about
+        self.itemsize = self.result_dtype.itemsize
         self.mesh = mesh = next(s for s in (*operands, *wanted) if s is not None).mesh
         used = [axis for sharding in operands for axis in sharding.axes]
         self.wanted = [s if s is not None and mesh.share_a_cut((*used, *s.axes)) else None for s in wanted]
@@ -133,21 +209,44 @@ class _Search:
         self.found = [{piece: _where(mesh, piece, home) for piece in self.pieces} for home in given]
         self.hinted = [{piece: _where(mesh, piece, home) for piece in self.pieces} for home in hints]
         self.partial = [{p for p in self.pieces if _overlaps(mesh, p, s.partial)} for s in self.operands]
-        self.seen: set[tuple[str | None, ...]] = set()
+        self.seen: set[tuple[Any, ...]] = set()
         sizes = [s.local_size(shape) * n for s, shape, n in zip(operands, shapes, itemsizes, strict=True)]
         held = [{p for axes in s.dims for p in mesh.cut(axes, by=self.pieces)} for s in self.operands]
         # A shard can be larger than its even share, so bound by that share of the whole.
         whole = [math.prod(shape) * n for shape, n in zip(shapes, itemsizes, strict=True)]
         self.local = [min(a, b / mesh.axis_size(tuple(u))) for a, b, u in zip(sizes, whole, held, strict=True)]
         outs = [math.prod(rule.out_shape(at)) for at in range(len(rule.outputs))]
-        self.out_bytes = float(sum(outs) * max(itemsizes, default=1))
-        self.least_seconds = min(seconds_per_byte(mesh, (axis,)) for axis in mesh.axis_names)
+        self.out_bytes = float(sum(outs) * self.itemsize)
+        self.least_seconds = min(seconds_per_byte(mesh.links_along((axis,))) for axis in mesh.axis_names)
+
+    def afresh(self) -> "Problem":
+        """The same problem with nothing looked at yet."""
+        return Problem(self.rule, self.given, self.shapes, self.dtypes, self.asked, self.op)
+
+    @property
+    def keeps_partial(self) -> bool:
+        """Whether partial operands may stay partial."""
+        reductions = {s.reduction for s in self.operands if s.partial}
+        return len(reductions) == 1 and self.rule.passes_partial(next(iter(reductions)))
+
+    @property
+    def idle_stages(self) -> Iterator[dict[str, list[str | None]]]:
+        """Axes that nothing uses put to use: each in turn at any factor that is long enough, the others where they are."""
+        used = {self.mesh.axis(axis).name for axis in self.pieces}
+        idle = [axis for axis, n in self.mesh.sizes.items() if axis not in used and n > 1]
+        settled = next(iter(self.stages))
+        for axis in idle[:MOST_IDLE]:
+            n = self.mesh.sizes[axis]
+            fits: list[str | None] = [
+                f for f, size in self.rule.sizes.items() if f not in self.rule.whole and size >= n
+            ]
+            if fits:
+                yield {**{piece: known[:1] for piece, known in settled.items()}, axis: fits}
 
     @property
     def stages(self) -> Iterator[dict[str, list[str | None]]]:
         """Where each piece may go: first where operands have it, then where else, if that is not too much to look at."""
-        reductions = {s.reduction for s in self.operands if s.partial}
-        stays_partial = len(reductions) == 1 and self.rule.passes_partial(next(iter(reductions)))
+        stays_partial = self.keeps_partial
         options: dict[str, list[str | None]] = {}
         settled: dict[str, list[str | None]] = {}
         for piece in self.pieces:
@@ -156,6 +255,8 @@ class _Search:
             if stays_partial and any(piece in some for some in self.partial):
                 here.append(PARTIAL)
             known = options[piece] = list(dict.fromkeys([*here, None]))
+            if self.rule.prefix and here == [self.rule.prefix]:  # shards pass on one row: nothing need be gathered
+                known = options[piece] = here
             sure = len(known) == 2 and known[0] not in self.rule.sums and known[0] != PARTIAL
             settled[piece] = known[:1] if sure else known
         yield settled
@@ -168,9 +269,9 @@ class _Search:
     def placements(self, stage: Mapping[str, list[str | None]]) -> list[tuple[float, Placement]]:
         """The placements of a stage not seen yet, each with a time it can't beat, shortest first."""
         effects = {piece: {f: self._effect(piece, f) for f in some} for piece, some in stage.items()}
-        new = [choice for choice in self._choices(stage) if choice not in self.seen]
-        self.seen.update(new)
-        found = [dict(zip(self.pieces, choice, strict=True)) for choice in new]
+        new = [choice for choice in self._choices(stage) if (*stage, *choice) not in self.seen]
+        self.seen.update((*stage, *choice) for choice in new)
+        found = [dict(zip(stage, choice, strict=True)) for choice in new]
         bounds = [self._bound([effects[piece][f] for piece, f in placement.items()]) for placement in found]
         return sorted(zip(bounds, found, strict=True), key=lambda pair: pair[0])
 
@@ -180,7 +281,7 @@ class _Search:
         acts = []
         for dims, found, partial in zip(self.rule.inputs, self.found, self.partial, strict=True):
             has = any(factor in dim for dim in dims)
-            if found[piece]:
+            if found.get(piece):
                 acts.append(_STAY if factor in found[piece] else _MOVE if has else _GATHER)
             elif piece in partial:
                 acts.append(_STAY if factor == PARTIAL else _SCATTER if has else _REDUCE)
@@ -189,7 +290,8 @@ class _Search:
         left = factor in self.rule.sums or factor == PARTIAL
         hops = left + sum(act not in (_STAY, _SLICE) for act in acts)
         split = any(factor in dim for dims in self.rule.outputs for dim in dims)
-        return hops * latency(self.mesh, piece), self.mesh.axis(piece).size, acts, split, left
+        (size, link) = self.mesh.links_along((piece,))[0]
+        return hops * latency(size, link), size, acts, split, left
 
     def _bound(self, effects: Sequence[tuple[float, int, list[int], bool, bool]]) -> float:
         """A time that no strategy with these effects can beat: all latencies, and the bytes if all shards were even."""
@@ -202,8 +304,8 @@ class _Search:
             local /= size[_SCATTER]
             received += 2 * (1 - 1 / size[_REDUCE]) * local
             received += (size[_GATHER] - 1 / size[_MOVE]) * local / size[_SLICE]
-        for seconds, n, _, split, left in effects:
-            time += seconds
+        for hops, n, _, split, left in effects:
+            time += hops
             parts *= n if split else 1
             summands *= n if left else 1
         if not self.hinted:  # else results may be sliced before they are reduced
@@ -301,45 +403,137 @@ def _where(mesh: Mesh, piece: str, home: Mapping[str, tuple[str, ...]]) -> list[
 # -- from factors to shardings ----------------------------------------------------------------------------------------
 
 
-def _strategy(search: _Search, placement: Placement, limit: float) -> Strategy | None:
-    """The strategy of a placement; None where there is none, or once its moves alone take longer than `limit`."""
-    rule, mesh, operands = search.rule, search.mesh, search.operands
-    axes_of = _ordered(mesh, placement, search.homes)
-    if any(_leaves_idle(rule, mesh, factor, axes, search.homes) for factor, axes in axes_of.items()):
+def strategy_for(problem: Problem, placement: Placement) -> Strategy | None:
+    """Where operands and results lie for a placement, not priced; None where it has no meaning."""
+    rule, mesh, operands = problem.rule, problem.mesh, problem.operands
+    axes_by_factor = _ordered(mesh, placement, problem.homes)
+    if any(_leaves_idle(rule, mesh, factor, axes, problem.homes) for factor, axes in axes_by_factor.items()):
         return None
-    cuts_of = _cuts(rule, axes_of, operands)
+    cuts_by_factor = _cuts(rule, axes_by_factor, operands)
     kept = tuple(axis for axis, factor in placement.items() if factor == PARTIAL)
     reductions = {s.reduction for s in operands if s.partial} if kept else set()
     wanted: list[Sharding] = []
-    moves: list[tuple[Cost, ...]] = []
-    for at, shape in enumerate(search.shapes):
-        dims = dims_of(mesh, rule.inputs[at], axes_of, rule.sizes)
+    for at, shape in enumerate(problem.shapes):
+        dims = dims_of(mesh, rule.inputs[at], axes_by_factor, rule.sizes)
         partial = _kept_partial(rule, mesh, kept, operands, at)
         if dims is None or partial is None:
             return None
-        offsets = {d: cuts_of[dim[0]] for d, dim in enumerate(rule.inputs[at]) if len(dim) == 1 and dim[0] in cuts_of}
+        offsets = {
+            d: cuts_by_factor[dim[0]]
+            for d, dim in enumerate(rule.inputs[at])
+            if len(dim) == 1 and dim[0] in cuts_by_factor
+        }
         reduction = next(iter(reductions)) if partial else "sum"
-        there = _sharding(mesh, dims, partial, reduction, offsets, shape)
-        wanted.append(there)
-        moves.append(move_costs(search.given[at], there, shape, search.itemsizes[at]))
-        limit -= sum(cost.time for cost in moves[-1])
-        if limit < 0:
-            return None
-    summed = {axis: rule.sums[f] for f, axes in axes_of.items() if f in rule.sums for axis in axes}
+        wanted.append(_sharding(mesh, dims, partial, reduction, offsets, shape))
+    summed = {axis: rule.sums[f] for f, axes in axes_by_factor.items() if f in rule.sums for axis in axes}
     kinds = {*summed.values(), *reductions}
     if len(kinds) > 1:
         return None
     results: list[Sharding] = []
     for at, out in enumerate(rule.outputs):
-        dims = dims_of(mesh, out, axes_of, rule.sizes)
+        dims = dims_of(mesh, out, axes_by_factor, rule.sizes)
         if dims is None:
             return None
-        cuts = _result_cuts(rule, mesh, at, axes_of, cuts_of)
+        cuts = _result_cuts(rule, mesh, at, axes_by_factor, cuts_by_factor)
         results.append(_sharding(mesh, dims, (*kept, *summed), next(iter(kinds), "sum"), cuts, rule.out_shape(at)))
-    memory, deferred = _afterwards(search, wanted, results)
-    factors = (*rule.rows, *([rule.prefix] if rule.prefix else []))
-    fetched = [cost for f in factors for cost in _row_costs(rule, f, wanted, search.shapes, search.itemsizes)]
-    return Strategy(placement, tuple(wanted), tuple(results), tuple(moves), tuple(fetched), tuple(deferred), memory)
+    idle = sum(axis not in problem.pieces for axis in placement)
+    return Strategy(placement, tuple(wanted), tuple(results), idle)
+
+
+def price_of(problem: Problem, strategy: Strategy, limit: float = math.inf) -> Price | None:
+    """What a strategy costs; None once its moves alone take longer than `limit`."""
+    moves: list[tuple[Cost, ...]] = []
+    for given, wanted, shape, dtype in zip(
+        problem.given, strategy.operands, problem.shapes, problem.dtypes, strict=True
+    ):
+        moves.append(move_costs(given, wanted, shape, dtype))
+        limit -= sum(cost.time for cost in moves[-1])
+        if limit < 0:
+            return None
+    memory, deferred = _afterwards(problem, strategy.operands, strategy.results)
+    steps = inner_steps(problem, strategy.operands, strategy.results)
+    inner = tuple(Cost(step.name, step.axes, step.received, step.time) for step in steps if step.received)
+    return Price(tuple(moves), inner, tuple(deferred), memory, _work(problem, strategy.placement))
+
+
+def _work(problem: Problem, placement: Placement) -> float:
+    """Floating-point operations of the busiest device."""
+    if problem.op is None:
+        return 0.0
+    sizes = dict(problem.rule.factors)
+    for axis, factor in placement.items():
+        if factor in sizes:
+            sizes[factor] = int(block_size(sizes[factor], problem.mesh.axis(axis).size))
+    return problem.op.work(problem.rule, sizes)
+
+
+# -- what devices exchange while they compute -----------------------------------------------------------------------------
+
+
+def inner_steps(problem: Problem, operands: Sequence[Sharding], results: Sequence[Sharding]) -> list[Step]:
+    """The steps between operands in place and results: rows fetched, totals gathered, extremes compared."""
+    rule, shapes, dtypes = problem.rule, problem.shapes, problem.dtypes
+    steps: list[Step] = [
+        step
+        for at in range(len(operands))
+        if (step := fetch_of(rule, at, operands[at], results, shapes[at], dtypes[at])) is not None
+    ]
+    if rule.prefix:
+        steps += totals_steps(rule, operands[0], shapes[0], dtypes[0])
+    if rule.agrees:
+        steps += extremes_steps(operands[0], shapes[0], dtypes[0])
+    return [step for step in steps if step.received]
+
+
+def fetch_of(
+    rule: Rule,
+    operand: int,
+    sharding: Sharding,
+    results: Sequence[Sharding],
+    shape: Shape,
+    dtype: "np.dtype[Any]",
+    fill: Any = 0,
+) -> Fetch | None:
+    """The rows of an operand that an operation's result reads; None where it reads rows in place."""
+    dims = rule.inputs[operand]
+    maps = tuple(rule.rows.get(dim[0]) if len(dim) == 1 else None for dim in dims)
+    if not any(row_map is not None for row_map in maps):
+        return None
+    out = layout_of(results[0], rule.out_shape(0))
+    cuts = tuple(
+        () if row_map is None else tuple(out.dims[rule.outputs[0].index(dim)].offsets.tolist())
+        for dim, row_map in zip(dims, maps, strict=True)
+    )
+    return Fetch.of(sharding, shape, dtype, maps, cuts, fill)
+
+
+def totals_steps(rule: Rule, sharding: Sharding, shape: Shape, dtype: "np.dtype[Any]") -> tuple[Step, ...]:
+    """The step that brings the total of every shard along a prefix factor, one row each, to all of them."""
+    at = next(d for d, dim in enumerate(rule.inputs[0]) if dim == (rule.prefix,))
+    parts = sharding.parts(at)
+    if parts == 1:
+        return ()
+    rows, totals = totals_of(sharding, shape, at)
+    whole = [() if d == at else axes for d, axes in enumerate(totals.dims)]
+    cuts = {d: totals.offsets_of(d) for d in range(len(shape)) if d != at and totals.offsets_of(d)}
+    target = totals.replace(spec=P(*whole), offsets=cuts).for_shape(rows)
+    return (Move("prefix", sharding.dims[at], totals, target, rows, dtype, other=at),)
+
+
+def totals_of(sharding: Sharding, shape: Shape, dim: int) -> tuple[Shape, Sharding]:
+    """A tensor with one row for each shard of a dim: its shape, and its sharding beside the operand's."""
+    rows = tuple(sharding.parts(dim) if d == dim else n for d, n in enumerate(shape))
+    cuts = {d: sharding.offsets_of(d) for d in range(len(shape)) if d != dim and sharding.offsets_of(d)}
+    return rows, sharding.replace(offsets=cuts, halo={}).for_shape(rows)
+
+
+def extremes_steps(sharding: Sharding, shape: Shape, dtype: "np.dtype[Any]") -> tuple[Step, ...]:
+    """The step that lets all devices know the largest and the smallest of their integers."""
+    axes = tuple(axis for axes in sharding.dims for axis in axes if sharding.mesh.axis(axis).size > 1)
+    if not axes:
+        return ()
+    partial = Sharding(sharding.mesh, P(None), partial=axes, reduction="max").for_shape((2,))
+    return (Reduce("all_reduce", axes, partial, partial.replace(partial=()).for_shape((2,)), (2,), dtype),)
 
 
 def _sharding(
@@ -364,65 +558,54 @@ def _leaves_idle(
     return not set(axes) <= {p for home in homes for p in mesh.cut(home.get(factor, ()), by=axes)}
 
 
-def _afterwards(search: _Search, wanted: list[Sharding], results: list[Sharding]) -> tuple[int, list[Cost]]:
+def _afterwards(problem: Problem, wanted: Sequence[Sharding], results: Sequence[Sharding]) -> tuple[int, list[Cost]]:
     """The bytes that a device holds, and what is still to be communicated once operands are in place."""
-    rule, itemsizes = search.rule, search.itemsizes
-    memory = 0
+    rule, size = problem.rule, problem.itemsize
+    memory = sum(
+        there.local_size(shape) * dtype.itemsize
+        for there, shape, dtype in zip(wanted, problem.shapes, problem.dtypes, strict=True)
+    )
     deferred: list[Cost] = []
-    for there, shape, size in zip(wanted, search.shapes, itemsizes, strict=True):
-        memory += there.local_size(shape) * size
     for at, made in enumerate(results):
-        local = made.local_size(rule.out_shape(at)) * max(itemsizes, default=1)
+        local = made.local_size(rule.out_shape(at)) * size
         memory += local
-        target = search.wanted[at] if at < len(search.wanted) else None
+        target = problem.wanted[at] if at < len(problem.wanted) else None
         if target is not None:
             plain = target.replace(partial=(), halo={}).for_shape(rule.out_shape(at))
             if plain.dims == made.dims:  # cut elsewhere, perhaps, but on the same devices: as good
                 plain = made.replace(partial=()) if made.partial else made
-            costs = move_costs(made, plain, rule.out_shape(at), max(itemsizes, default=1))
-            deferred += [
-                cost_of("reduce_scatter", made.mesh, c.axes, local) if c.name == "all_reduce" else c for c in costs
-            ]
+            costs = move_costs(made, plain, rule.out_shape(at), problem.result_dtype)
+            deferred += [_scattered(made.mesh, c.axes, local) if c.name == "all_reduce" else c for c in costs]
         elif made.partial:  # the least that reading it later costs; a gather on top would be paid by any strategy
-            deferred.append(cost_of("reduce_scatter", made.mesh, made.partial, local))
+            deferred.append(_scattered(made.mesh, made.partial, local))
     return memory, deferred
 
 
-def _row_costs(
-    rule: Rule, factor: str, wanted: list[Sharding], shapes: Sequence[Shape], itemsizes: Sequence[int]
-) -> Iterator[Cost]:
-    """The rows that devices fetch from others: one, a halo, or all rows where they are reordered."""
-    for dims, sharding, shape, size in zip(rule.inputs, wanted, shapes, itemsizes, strict=True):
-        for at, dim in enumerate(dims):
-            if dim == (factor,) and sharding.dims[at]:
-                layout = layout_of(sharding, shape)
-                held = layout.dims[at]
-                rows, stays = 1, False
-                if factor in rule.rows:
-                    stays = _owned_cuts(rule, factor, held.parts, held.cuts) is not None
-                    rows = rule.rows[factor].span - 1 if stays else held.block
-                local = float(np.prod(layout.local_shape)) / max(held.block, 1) * rows * size
-                yield cost_of("update_halo" if stays else "exchange", sharding.mesh, sharding.dims[at], local)
+def _scattered(mesh: Mesh, axes: tuple[str, ...], local: int) -> Cost:
+    """A reduce-scatter of so many bytes a device."""
+    group = mesh.axis_size(axes)
+    received = -(-local * (group - 1) // group)
+    return Cost("reduce_scatter", axes, received, seconds(mesh.links_along(axes), received))
 
 
 def _ordered(
     mesh: Mesh, placement: Placement, homes: Sequence[Mapping[str, tuple[str, ...]]]
 ) -> dict[str, tuple[str, ...]]:
     """The axes of each factor, in the order that the first operand which has them there has; new ones innermost."""
-    axes_of: dict[str, list[str]] = {}
+    axes_by_factor: dict[str, list[str]] = {}
     for home in homes:
         for factor, axes in home.items():
             for piece in mesh.cut(axes, by=tuple(placement)):
-                if placement.get(piece) == factor and piece not in axes_of.setdefault(factor, []):
-                    axes_of[factor].append(piece)
+                if placement.get(piece) == factor and piece not in axes_by_factor.setdefault(factor, []):
+                    axes_by_factor[factor].append(piece)
     for piece, where in placement.items():
-        if where is not None and where != PARTIAL and piece not in axes_of.setdefault(where, []):
-            axes_of[where].append(piece)
-    return {factor: tuple(axes) for factor, axes in axes_of.items()}
+        if where is not None and where != PARTIAL and piece not in axes_by_factor.setdefault(where, []):
+            axes_by_factor[where].append(piece)
+    return {factor: tuple(axes) for factor, axes in axes_by_factor.items()}
 
 
 def _cuts(
-    rule: Rule, axes_of: Mapping[str, tuple[str, ...]], operands: Sequence[Sharding]
+    rule: Rule, axes_by_factor: Mapping[str, tuple[str, ...]], operands: Sequence[Sharding]
 ) -> dict[str, tuple[int, ...]]:
     """Explicit offsets that an operand already has along a factor, if its axes there are those of the strategy."""
     cuts: dict[str, tuple[int, ...]] = {}
@@ -434,24 +617,27 @@ def _cuts(
             given = sharding.offsets_of(at)
             if given and len(dim) == 1 and dim[0] not in cuts and dim[0] not in blocks:
                 mesh = sharding.mesh
-                axes = axes_of.get(dim[0], ())
+                axes = axes_by_factor.get(dim[0], ())
                 if mesh.cut(sharding.dims[at], by=axes) == mesh.cut(axes, by=sharding.dims[at]):
                     cuts[dim[0]] = given
     return cuts
 
 
 def dims_of(
-    mesh: Mesh, dims: tuple[tuple[str, ...], ...], axes_of: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int]
+    mesh: Mesh,
+    dims: tuple[tuple[str, ...], ...],
+    axes_by_factor: Mapping[str, tuple[str, ...]],
+    sizes: Mapping[str, int],
 ) -> list[tuple[str, ...]] | None:
     """The axes of each dim, or None where a product dim would not be cut in contiguous blocks."""
     result = []
     for dim in dims:
         axes: list[str] = []
         for place, factor in enumerate(dim):
-            mine = axes_of.get(factor, ())
+            mine = axes_by_factor.get(factor, ())
             if mine and len(dim) > 1:
                 outer = dim[:place]
-                if any(mesh.axis_size(axes_of.get(f, ())) != sizes[f] for f in outer if sizes[f] > 1):
+                if any(mesh.axis_size(axes_by_factor.get(f, ())) != sizes[f] for f in outer if sizes[f] > 1):
                     return None
                 if sizes[factor] % mesh.axis_size(mine):
                     return None
@@ -482,27 +668,27 @@ def _result_cuts(
     rule: Rule,
     mesh: Mesh,
     at: int,
-    axes_of: Mapping[str, tuple[str, ...]],
-    cuts_of: Mapping[str, tuple[int, ...]],
+    axes_by_factor: Mapping[str, tuple[str, ...]],
+    cuts_by_factor: Mapping[str, tuple[int, ...]],
 ) -> dict[int, Sequence[int]]:
     offsets: dict[int, Sequence[int]] = {}
     for d, dim in enumerate(rule.outputs[at]):
-        if len(dim) != 1 or not axes_of.get(dim[0]):
+        if len(dim) != 1 or not axes_by_factor.get(dim[0]):
             continue
         factor = dim[0]
         if factor in rule.rows:
-            cuts = _owned_cuts(rule, factor, mesh.axis_size(axes_of[factor]), cuts_of.get(factor))
+            cuts = _owned_cuts(rule, factor, mesh.axis_size(axes_by_factor[factor]), cuts_by_factor.get(factor))
             if cuts is not None:
                 offsets[d] = cuts
-        elif factor in cuts_of:
-            offsets[d] = cuts_of[factor]
+        elif factor in cuts_by_factor:
+            offsets[d] = cuts_by_factor[factor]
     return offsets
 
 
 def _owned_cuts(rule: Rule, factor: str, parts: int, cuts: tuple[int, ...] | None) -> list[int] | None:
     """Where the result's shards begin if every row is made by the owner of the row it comes from."""
     size, row_map = rule.sizes[factor], rule.rows[factor]
-    block = max(-(-size // parts), 1)
+    block = max(int(block_size(size, parts)), 1)
     bounds = np.asarray(cuts) if cuts else np.minimum(np.arange(parts + 1) * block, size)
     anchors = row_map.anchors(size)
     owners = np.searchsorted(bounds, anchors, side="right") - 1

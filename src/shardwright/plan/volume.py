@@ -1,79 +1,206 @@
-"""How much moves between two shardings: what every device lacks, what it sends, and the least that any way needs."""
+"""How much moves: what the busiest device receives and sends, along which axes, and the least that any way needs.
+
+All of it is arithmetic per dim. A device wants a box, the product of what it wants along each dim, and holds a box; it
+receives the difference. Dims that share no mesh axis are independent, so nothing is listed device by device: tables run over
+the pieces of axes that split a dim, and where those are long only over places next to a change of block sizes.
+"""
 
 import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.plan.route import Change
-from shardwright.sharding import Layout, Sharding, layout_of
+from shardwright.plan.windows import OUTSIDE, Blocks, Wanted, blocks_of
+from shardwright.sharding import DimLayout, Layout, Sharding, layout_of
 
 Shape = tuple[int, ...]
 Ints = NDArray[np.int64]
+MOST_PLACES = 8192  # looked at one by one; beyond that only places next to a change of sizes are
 
 
-def sizes_of(boxes: Ints) -> Ints:
-    """The elements of each box; Python's numbers where those of a machine would not do."""
-    return _product(boxes[1] - boxes[0])
+class Meeting:
+    """What devices want of a tensor and what they hold, over common pieces of axes.
 
-
-def _product(sides: Ints) -> Ints:
-    large = sides.size and float(np.prod(sides.max(axis=0).astype(float))) > 2.0**62
-    return np.prod(sides.astype(object) if large else sides, axis=-1)
-
-
-def _boxes(sharding: Sharding, shape: Shape) -> Ints:
-    """Each device's box, with its halo as far as that lies in the tensor."""
-    boxes = layout_of(sharding, shape).boxes
-    if not sharding.halo:
-        return boxes
-    low, high = (np.array([pair[side] for pair in sharding.halo]) for side in (0, 1))
-    return np.stack([np.maximum(boxes[0] - low, 0), np.minimum(boxes[1] + high, np.array(shape))])
-
-
-def _overlaps(source: Sharding, target: Sharding, shape: Shape) -> Ints:
-    """Per device of the target's mesh the elements of its new shard that it already holds."""
-    here, there = _boxes(source, shape), _boxes(target, shape)
-    at: Ints | None = None
-    if source.mesh.device_ids != target.mesh.device_ids:
-        places = {device: place for place, device in enumerate(source.mesh.device_ids)}
-        at = np.array([places.get(device, -1) for device in target.mesh.device_ids])
-        here = here[:, np.maximum(at, 0)]
-    common = np.minimum(here[1], there[1]) - np.maximum(here[0], there[0])
-    held = _product(np.maximum(common, 0))
-    return held if at is None else np.where(at >= 0, held, 0)
-
-
-def received(source: Sharding, target: Sharding, shape: Shape) -> Ints:
-    """Per device the elements of its new shard that it lacks: what it must receive, however that is done."""
-    return sizes_of(_boxes(target, shape)) - _overlaps(source, target, shape)
-
-
-def sent(source: Sharding, target: Sharding, shape: Shape) -> int:
-    """The elements that the busiest device sends, if those who hold the same share the work evenly.
-
-    The copies of the target together need every element of a shard as often as there are copies; what its holders keep
-    for themselves is not sent.
+    `wanted` has an entry for each dim. Meshes that differ, and pieces of axes without a common cut, are looked at device by
+    device instead.
     """
+
+    def __init__(self, source: Layout, target: Layout, wanted: Sequence[Wanted]) -> None:
+        self.wanted = wanted
+        same = source.mesh == target.mesh
+        axes = (*source.sharding.axes, *target.sharding.axes)
+        self.aligned = same and source.mesh.share_a_cut(axes)
+        if self.aligned:
+            lanes = source.mesh.lanes(axes)
+            source = layout_of(source.sharding, source.shape, lanes)
+            target = layout_of(target.sharding, target.shape, lanes)
+        self.source, self.target = source, target
+        self.own = [held_range(dim) for dim in source.dims]
+
+    def _numbers(self) -> tuple[list[Ints], list[Ints], Any]:
+        """For each dim the numbers of the source's and the target's shards over a grid of devices, and who holds nothing."""
+        if not self.aligned:
+            return self._one_by_one()
+        coords = self._coords()
+        here, there = (
+            [_number(dim, coords, layout.full_shape) for dim in layout.dims] for layout in (self.source, self.target)
+        )
+        return here, there, None
+
+    def _one_by_one(self) -> tuple[list[Ints], list[Ints], Any]:
+        there = list(self.target.shard_places.T)
+        if self.source.mesh.device_ids == self.target.mesh.device_ids:
+            return list(self.source.shard_places.T), there, None
+        places = {device: place for place, device in enumerate(self.source.mesh.device_ids)}
+        at = np.array([places.get(device, -1) for device in self.target.mesh.device_ids])
+        return list(self.source.shard_places[np.maximum(at, 0)].T), there, at < 0
+
+    def _coords(self) -> list[Ints]:
+        """Coordinates along each lane, shaped to broadcast: all of them, or those next to a change of sizes."""
+        shape = self.source.full_shape
+        used = {lane for layout in (self.source, self.target) for dim in layout.dims for lane in dim.lanes}
+        regular = all(isinstance(w, Blocks) for w in self.wanted)
+        regular = regular and not any(dim.cuts for layout in (self.source, self.target) for dim in layout.dims)
+        few = regular and math.prod(shape[lane] for lane in used) > MOST_PLACES
+        result = []
+        for lane, n in enumerate(shape):
+            if lane not in used:
+                chosen = np.zeros(1, np.int64)
+            elif few:
+                chosen = np.array(sorted(self._turns(lane, n)), np.int64)
+            else:
+                chosen = np.arange(n)
+            result.append(chosen.reshape([-1 if i == lane else 1 for i in range(len(shape))]))
+        return result
+
+    def _turns(self, lane: int, n: int) -> set[int]:
+        """Coordinates along a lane of shards at both ends, and around the first that is short or empty."""
+        chosen = {0, 1, n - 2, n - 1}
+        for layout in (self.source, self.target):
+            for dim in layout.dims:
+                if lane not in dim.lanes or not dim.block:
+                    continue
+                inner = math.prod(layout.full_shape[i] for i in dim.lanes[dim.lanes.index(lane) + 1 :])
+                first = dim.size // dim.block
+                chosen |= {(shard // inner) % n for shard in range(first - 1, first + 3)}
+        return {at for at in chosen if 0 <= at < n}
+
+    def received(self) -> int:
+        """Elements that the busiest device receives: what it wants and does not hold."""
+        here, there, strangers = self._numbers()
+        wants = _product([w.wants(at) for w, at in zip(self.wanted, there, strict=True)])
+        holds = self._overlap(here, there)
+        if strangers is not None:
+            holds = np.where(strangers, 0, holds)
+        return int((wants - holds).max(initial=0))
+
+    def _overlap(self, here: Sequence[Ints], there: Sequence[Ints]) -> Ints:
+        rows = zip(self.wanted, self.own, here, there, strict=True)
+        return _product([w.within(j, low[i], high[i]) for w, (low, high), i, j in rows])
+
+    def sent(self) -> int:
+        """Elements that the busiest device sends, if those who hold the same share the work evenly.
+
+        The copies of the target together need every element of a shard as often as there are copies; what its holders keep
+        for themselves is not sent.
+        """
+        here, there, strangers = self._numbers()
+        copies = self.target.mesh.size / math.prod(dim.parts for dim in self.target.dims)
+        holders = self.source.mesh.size / math.prod(dim.parts for dim in self.source.dims)
+        held = _product([dim.sizes[at] for dim, at in zip(self.source.dims, here, strict=True)])
+        kept: Any = self._overlap(here, there)
+        if self.aligned:
+            split = {lane for dim in self.source.dims for lane in dim.lanes}
+            shared = tuple(lane for lane in range(kept.ndim) if lane not in split)
+            kept = kept.mean(axis=shared, keepdims=True) if shared else kept
+        else:
+            kept = self._kept_by_shard(kept if strangers is None else np.where(strangers, 0, kept))
+        return math.ceil(max(float((held * (copies / holders) - kept).max(initial=0)), 0.0))
+
+    def _kept_by_shard(self, kept: Ints) -> Any:
+        """What the holders of a shard keep of it, on average, for each device of the target's mesh."""
+        places = {device: place for place, device in enumerate(self.source.mesh.device_ids)}
+        shard = shard_of(self.source)[[places.get(device, 0) for device in self.target.mesh.device_ids]]
+        total = np.bincount(shard, weights=kept.astype(float), minlength=int(shard.max(initial=0)) + 1)
+        holders = self.source.mesh.size / math.prod(dim.parts for dim in self.source.dims)
+        return total[shard] / holders
+
+    def crossed(self) -> tuple[str, ...]:
+        """The axes along which some device hears from another."""
+        if not self.aligned:
+            every = [axis for axes in self.source.sharding.dims for axis in axes]
+            return tuple(every) or self.source.mesh.axis_names
+        if not all(bool(w.wants(np.arange(w.parts)).any()) for w in self.wanted):
+            return ()
+        lanes = [lane for at in range(len(self.wanted)) for lane in self._crossed(at)]
+        return tuple(self.source.lanes[lane] for lane in lanes)
+
+    def _crossed(self, at: int) -> list[int]:
+        """The lanes of one dim along which a wanted row lies with another device."""
+        dim, other, wanted = self.source.dims[at], self.target.dims[at], self.wanted[at]
+        shards = np.arange(wanted.parts)
+        if isinstance(wanted, Blocks):
+            some = wanted.high > wanted.low
+            shard = np.concatenate([shards[some], shards[some]])
+            rows = np.concatenate([wanted.low[some], wanted.high[some] - 1])
+        else:
+            shard = np.repeat(shards, np.diff(wanted.starts))[wanted.flat != OUTSIDE]
+            rows = wanted.flat[wanted.flat != OUTSIDE]
+        owner = np.searchsorted(dim.offsets, rows, side="right") - 1
+        result, inner = [], dim.parts
+        for lane in dim.lanes:
+            n = self.source.full_shape[lane]
+            inner //= n
+            if n == 1:
+                continue
+            if lane not in other.lanes:
+                result.append(lane)  # its devices want the same rows, which only some of them hold
+                continue
+            behind = math.prod(self.target.full_shape[i] for i in other.lanes[other.lanes.index(lane) + 1 :])
+            mine = (shard // behind) % n
+            if bool(((owner // inner) % n != mine).any()) or self._spans(owner, inner, wanted):
+                result.append(lane)
+        return result
+
+    def _spans(self, owner: Ints, inner: int, wanted: Wanted) -> bool:
+        """Whether some shard's block reaches over all of a lane and into the next round: its ends alone don't tell."""
+        if not isinstance(wanted, Blocks):
+            return False
+        half = len(owner) // 2
+        return bool((owner[half:] // inner != owner[:half] // inner).any())
+
+
+def held_range(dim: DimLayout) -> tuple[Ints, Ints]:
+    """The rows that each shard holds, its halo included as far as that lies in the tensor."""
+    held = blocks_of(dim)
+    return held.low, held.high
+
+
+def _number(dim: DimLayout, coords: Sequence[Ints], shape: Shape) -> Ints:
+    number = np.zeros((1,) * len(coords), np.int64)
+    for lane in dim.lanes:
+        number = number * shape[lane] + coords[lane]
+    return number
+
+
+def _product(sides: Sequence[Ints]) -> Ints:
+    """The product of arrays that broadcast; in Python's integers where those of a machine would overflow."""
+    large = math.prod(float(side.max(initial=0)) for side in sides) > 2.0**62
+    result: Ints = np.ones((), object if large else np.int64)
+    for side in sides:
+        result = result * (side.astype(object) if large else side)
+    return np.asarray(result)
+
+
+@lru_cache(maxsize=65536)
+def meeting(source: Sharding, target: Sharding, shape: Shape) -> Meeting:
+    """What a change of sharding asks for: blocks of the target, halos included."""
     here, there = layout_of(source, shape), layout_of(target, shape)
-    copies = there.mesh.size // math.prod(dim.parts for dim in there.dims)
-    holders = here.mesh.size // math.prod(dim.parts for dim in here.dims)
-    sizes = sizes_of(here.boxes)
-    shard = shard_of(here)
-    kept = np.zeros(here.mesh.size, np.int64)
-    overlaps = _overlaps(source, target, shape)
-    if source.mesh.device_ids == target.mesh.device_ids:
-        kept = overlaps
-    else:
-        places = {device: place for place, device in enumerate(source.mesh.device_ids)}
-        for device, elements in zip(target.mesh.device_ids, overlaps.tolist(), strict=True):
-            if device in places:
-                kept[places[device]] = elements
-    count = int(shard.max(initial=0)) + 1
-    needed = np.zeros(count)
-    needed[shard] = sizes * float(copies)
-    needed -= np.bincount(shard, weights=kept, minlength=count)
-    return math.ceil(float(needed.max(initial=0)) / holders)
+    return Meeting(here, there, [blocks_of(dim) for dim in there.dims])
 
 
 def shard_of(layout: Layout) -> Ints:
@@ -88,17 +215,15 @@ def lower_bound(source: Sharding, target: Sharding, shape: Shape, itemsize: int)
     """Bytes that some device must receive, whatever the algorithm.
 
     A device receives what it lacks of its new shard. A partial value needs more: every element has p summands, so p - 1
-    messages combine them and one more goes to each further device that wants the result; spread over all devices, that is the
-    least the busiest receives.
+    messages combine them and one more goes to each further device that wants the result; spread over all devices, that is
+    the least the busiest receives.
     """
     here, there = source.for_shape(shape), target.for_shape(shape)
     change = Change(here, there) if here.mesh == there.mesh else None
     aligned = change is not None and change.possible
     kept = here.mesh.axis_size(change.kept) if aligned and change is not None and change.kept else 1
     made = there.mesh.axis_size(there.partial) if there.partial else 1
-    lacking = (
-        int(received(here, there, shape).max(initial=0)) if made == kept else 0
-    )  # others may hold what adds nothing
+    lacking = meeting(here, there, shape).received() if made == kept else 0  # others may hold what adds nothing
     pieces = change.reduced if aligned and change is not None else here.partial
     summands = here.mesh.axis_size(tuple(pieces)) if pieces else 1
     if summands > 1:
@@ -106,12 +231,5 @@ def lower_bound(source: Sharding, target: Sharding, shape: Shape, itemsize: int)
         copies = max(there.mesh.size // parts // made, 1)
         messages = math.prod(shape) * kept * (summands - 1 + copies - 1)
         devices = len({*here.mesh.device_ids, *there.mesh.device_ids}) if here.mesh != there.mesh else there.mesh.size
-        lacking = max(lacking, math.ceil(messages / devices))
+        lacking = max(lacking, -(-messages // devices))
     return lacking * itemsize
-
-
-def halo_rows(sharding: Sharding, shape: Shape) -> int:
-    """The elements of halos that the device with the most of them receives."""
-    if not sharding.halo:
-        return 0
-    return int(received(sharding.replace(halo={}).for_shape(shape), sharding, shape).max(initial=0))

@@ -1,33 +1,44 @@
-"""Programs: a function traced once, its shardings propagated, its moves explicit, its communication made less, then run."""
+"""Programs: a function traced once, its shardings propagated, its steps explicit, its communication made less, then run."""
 
 from shardwright.program.control import cond, scan, while_loop
-from shardwright.program.lower import lower
-from shardwright.program.node import Graph, Node, Program, Type, agree
-from shardwright.program.partition import is_collective
-from shardwright.program.passes import Fused, peak_bytes, received, steps_of
+from shardwright.program.explanation import Explanation, Row, explained
+from shardwright.program.jit import SJIT, explain, sjit, with_sharding_annotation, with_sharding_constraint
+from shardwright.program.lowering import lower
+from shardwright.program.measuring import measure
+from shardwright.program.node import Graph, Node, Program, Type, agree, is_move
+from shardwright.program.passes import peak_bytes, received
 from shardwright.program.propagate import Propagation
-from shardwright.program.run import compiled
-from shardwright.program.trace import Trace, Traced, current_trace, trace
+from shardwright.program.run import code_of, compiled, layout
+from shardwright.program.tracing import Trace, Traced, current_trace, trace
 
 __all__ = [
-    "Fused",
+    "SJIT",
+    "Explanation",
     "Graph",
     "Node",
     "Program",
     "Propagation",
+    "Row",
     "Trace",
     "Traced",
     "Type",
     "agree",
+    "code_of",
     "compiled",
     "cond",
     "current_trace",
-    "is_collective",
+    "explain",
+    "explained",
+    "is_move",
+    "layout",
     "lower",
+    "measure",
     "peak_bytes",
     "received",
     "scan",
-    "steps_of",
+    "sjit",
     "trace",
     "while_loop",
+    "with_sharding_annotation",
+    "with_sharding_constraint",
 ]

@@ -1,13 +1,20 @@
-"""`Node` and `Program`: a computation as a graph of pure steps, each made once, printed so that people can read it."""
+"""`Node` and `Program`: a computation as a graph of steps, each made once, printed so that people can read it.
 
+A node's payload says what it is: an input, a constant, an operation that is not partitioned yet, a local computation, a move
+or reduce step, a loop or a choice that holds programs of its own. Payloads are data: any pass can open and rebuild them.
+"""
+
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardwright.errors import ProgramError
-from shardwright.lowering import NO_ATTRS, Attrs
 from shardwright.mesh import Mesh
+from shardwright.ops import NO_ATTRS, Attrs, Rule
+from shardwright.plan import Fetch, Fused, Local, Move, OperationPlan, Reduce, Step
 from shardwright.sharding import Sharding, describe, dtype_name
 
 STAGES = ("traced", "propagated", "partitioned", "final")
@@ -32,27 +39,166 @@ class Type(NamedTuple):
         return self.sharding.local_size(self.shape) * self.dtype.itemsize
 
 
-class Node:
-    """One step: an operation, its operands (nodes, or numbers), its attributes, the types of its results.
+# -- payloads -------------------------------------------------------------------------------------------------------------
 
-    `how` is what running it needs: the plan of an operation, the step of a collective, the programs of a loop.
+
+class Input(NamedTuple):
+    """An argument; its number tells inputs of one type apart."""
+
+    number: Any
+    name: str = "input"
+
+
+class Constant(NamedTuple):
+    """An array from outside, read anew at every call; its number tells constants of one type apart."""
+
+    number: int
+    name: str = "constant"
+
+
+@dataclass(frozen=True, eq=False)
+class Apply:
+    """An operation of the table, not partitioned yet."""
+
+    name: str
+    attrs: Attrs
+    rule: Rule
+
+    @property
+    def key(self) -> Any:
+        """What is equal for equal operations."""
+        return self.name, self.attrs.key
+
+
+class Constrain(NamedTuple):
+    """From here on the value has this sharding."""
+
+    sharding: Sharding
+    why: str
+    name: str = "constraint"
+
+
+class Settle(NamedTuple):
+    """The value with its reduction done, if one is left to do."""
+
+    name: str = "reduced"
+
+
+class Pick(NamedTuple):
+    """One result of a node with several."""
+
+    which: int
+    name: str = "pick"
+
+
+@dataclass(frozen=True, eq=False)
+class Compute:
+    """A kernel on shards."""
+
+    local: Local
+    attrs: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.local.name
+
+    @property
+    def key(self) -> Any:
+        """What is equal for equal computations."""
+        return self.name, tuple(self.attrs.items())
+
+
+@dataclass(frozen=True, eq=False)
+class Cond:
+    """A choice between two programs. Operands: the condition, what both read, what the first captures, what the second does."""
+
+    true: "Program"
+    false: "Program"
+    shared: int
+    captured: int
+    name: str = "cond"
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A body that runs while a condition holds. Operands: what is carried, what the body captures, what the condition does."""
+
+    condition: "Program"
+    body: "Program"
+    carried: int
+    captured: int
+    names: tuple[str, ...]
+    name: str = "while"
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """A body that runs once a row of tables. Operands: what is carried, the tables, what the body captures."""
+
+    body: "Program"
+    rounds: int
+    carried: int
+    tables: int
+    names: tuple[str, ...]
+    name: str = "scan"
+
+
+Payload = Input | Constant | Apply | Constrain | Settle | Pick | Compute | Step | Fused | Cond | Loop | Rounds
+
+
+def programs_in(what: Any) -> dict[str, "Program"]:
+    """The programs of a loop or a choice, by name."""
+    if isinstance(what, Cond):
+        return {"true": what.true, "false": what.false}
+    if isinstance(what, Loop):
+        return {"condition": what.condition, "body": what.body}
+    return {"body": what.body} if isinstance(what, Rounds) else {}
+
+
+def is_move(what: Any) -> bool:
+    """Whether a payload changes the sharding of a value and nothing else."""
+    return isinstance(what, Move | Reduce) and not isinstance(what, Fetch)
+
+
+class Node:
+    """One step: its payload, its operands (nodes, or Python scalars), the types of its results, the source line.
+
+    `plan` is that of the operation that the node is a part of; only the last node of an operation has it.
     """
 
-    __slots__ = ("attrs", "how", "inputs", "nodes", "number", "op", "source", "types")
+    __slots__ = ("inputs", "nodes", "number", "plan", "source", "types", "what")
 
     def __init__(
         self,
         number: int,
-        op: str,
+        what: Any,
         inputs: tuple[Any, ...],
-        attrs: Attrs,
         types: tuple[Type, ...],
         source: str,
-        how: Any,
+        plan: OperationPlan | None = None,
     ) -> None:
-        self.number, self.op, self.inputs, self.attrs = number, op, inputs, attrs
-        self.types, self.source, self.how = types, source, how
+        self.number, self.what, self.inputs = number, what, inputs
+        self.types, self.source, self.plan = types, source, plan
         self.nodes: tuple[Node, ...] = tuple(x for x in inputs if isinstance(x, Node))  # the operands that are nodes
+
+    @property
+    def op(self) -> str:
+        """The name of the operation, step or payload."""
+        name: str = self.what.name
+        return name
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The attributes of an operation, or what there is to say of a step."""
+        what = self.what
+        if isinstance(what, Apply | Compute):
+            return what.attrs
+        if isinstance(what, Step | Fused):
+            return {"over": what.axes}
+        if isinstance(what, Pick):
+            return {"index": what.which}
+        return {"sharding": what.sharding, "why": what.why} if isinstance(what, Constrain) else NO_ATTRS
 
     @property
     def type(self) -> Type:
@@ -69,33 +215,38 @@ class Graph:
     def __init__(self) -> None:
         self._made: dict[Any, Node] = {}
         self._count = 0
+        self.shared = 0  # operations that were asked for again
 
     def add(
         self,
-        op: str,
+        what: Any,
         inputs: Sequence[Any],
         types: Sequence[Type],
-        attrs: Attrs = NO_ATTRS,
         source: str = "",
-        how: Any = None,
-        *,
-        key: Any = None,
+        plan: OperationPlan | None = None,
     ) -> Node:
-        """The node of an operation; `key` tells nodes apart that look alike, such as inputs."""
+        """The node of a payload on operands."""
         operands = tuple(id(x) if isinstance(x, Node) else (type(x), repr(x)) for x in inputs)
-        full = (op, operands, attrs.key, tuple(t.sharding for t in types), key)
+        full = (getattr(what, "key", what), operands, tuple(t.sharding for t in types))
         node = self._made.get(full)
         if node is None:
-            node = Node(self._count, op, tuple(inputs), attrs, tuple(types), source, how)
+            node = Node(self._count, what, tuple(inputs), tuple(types), source, plan)
             self._count += 1
             self._made[full] = node
+        elif not isinstance(what, Input | Constant | Pick):
+            self.shared += 1
         return node
 
     def pick(self, node: Node, index: int) -> Node:
         """One result of a node with several."""
         if len(node.types) == 1:
             return node
-        return self.add("pick", (node,), (node.types[index],), Attrs(index=index), node.source)
+        return self.add(Pick(index), (node,), (node.types[index],), node.source)
+
+    @property
+    def made(self) -> Iterable[Node]:
+        """Every node there is."""
+        return self._made.values()
 
 
 class Program:
@@ -119,6 +270,15 @@ class Program:
         self.stages: dict[str, Program] = {}
         self.notes: list[str] = []  # what was decided on the way, for explain
         self.origins: dict[Node, dict[str, str]] = {}  # for each value where its axes come from
+        self.shared = self.dead = 0  # of what was traced: operations asked for again, and those that no output needs
+
+    def like(self, inputs: Sequence[Node], outputs: Sequence[Node], made: Mapping[Node, Node]) -> "Program":
+        """The same program with its nodes replaced."""
+        constants = {made[node]: value for node, value in self.constants.items()}
+        result = Program(self.mesh, inputs, outputs, self.names, constants)
+        result.notes, result.shared, result.dead = self.notes, self.shared, self.dead
+        result.origins = {made[node]: axes for node, axes in self.origins.items() if node in made}
+        return result
 
     @property
     def users(self) -> dict[Node, list[Node]]:
@@ -136,46 +296,52 @@ class Program:
         program = self.stages.get(stage, self)
         return "\n".join(program.lines(sources=True))
 
-    def lines(self, sources: bool = False) -> list[str]:
-        """One line a node, numbered by place."""
+    def lines(self, sources: bool = False, full: bool = False) -> list[str]:
+        """One line a node, numbered by place; `full` writes attributes out and has the values of constants."""
         place = {node: i for i, node in enumerate(self.nodes)}
         named = dict(zip(self.inputs, self.names, strict=True))
         lines = []
         for node in self.nodes:
             types = ", ".join(map(str, node.types))
-            text = f"%{place[node]}: {types} = {_spelled(node, place, named)}"
+            text = f"%{place[node]}: {types} = {_spelled(node, place, named, full)}"
+            if full and node in self.constants:
+                text += f" {_digest(self.constants[node])}"
             lines.append(f"{text:<96} {node.source}".rstrip() if sources else text)
-            for name, inner in _inner(node):
-                lines += [f"    {name}:", *(f"    {line}" for line in inner.lines(sources))]
+            for name, inner in programs_in(node.what).items():
+                lines += [f"    {name}:", *(f"    {line}" for line in inner.lines(sources, full))]
         lines.append(f"return {', '.join(f'%{place[node]}' for node in self.outputs)}")
         return lines
 
     @property
     def fingerprint(self) -> tuple[str, ...]:
-        """The steps without source lines: what every process of a run must have alike."""
-        return tuple(self.lines())
+        """The steps without source lines: what every process of a run must have alike, attributes in full."""
+        return tuple(self.lines(full=True))
 
     def __str__(self) -> str:
         return self.show()
 
 
-def _spelled(node: Node, place: Mapping[Node, int], named: Mapping[Node, str]) -> str:
+def _digest(value: Any) -> str:
+    """What tells a constant's value from others."""
+    return hashlib.sha256(np.ascontiguousarray(np.asarray(value)).tobytes()).hexdigest()[:16]
+
+
+def _spelled(node: Node, place: Mapping[Node, int], named: Mapping[Node, str], full: bool) -> str:
     if node in named:
         return f"input {named[node]}" if not named[node].startswith("input") else named[node]
     operands = [f"%{place[x]}" if isinstance(x, Node) else repr(x) for x in node.inputs]
-    shown = [f"{key}={_short(value)}" for key, value in node.attrs.items() if key not in ("result", "name", "lower")]
+    shown = [f"{key}={_value(value, full)}" for key, value in node.attrs.items() if key != "name"]
+    if full and isinstance(node.what, Fetch):
+        shown.append(f"rows={node.what.maps!r}, cuts={node.what.cuts!r}, fill={node.what.fill!r}")
+    if full and isinstance(node.what, Rounds):
+        shown.append(f"rounds={node.what.rounds}")
     name = node.attrs.get("name", node.op)
     return f"{name}({', '.join([*operands, *shown])})"
 
 
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value.spec if isinstance(value, Sharding) else value)
-    return text if len(text) <= 40 else f"{text[:37]}…"
-
-
-def _inner(node: Node) -> list[tuple[str, "Program"]]:
-    """The programs inside a loop or a choice."""
-    return [(k, v) for k, v in node.how.items() if isinstance(v, Program)] if isinstance(node.how, dict) else []
+def _value(value: Any, full: bool) -> str:
+    text = value if isinstance(value, str) else repr(value.spec if isinstance(value, Sharding) and not full else value)
+    return text if full or len(text) <= 40 else f"{text[:37]}…"
 
 
 def reachable(outputs: Iterable[Node], inputs: Iterable[Node] = ()) -> tuple[Node, ...]:

@@ -1,15 +1,29 @@
-"""Partitioning: every operation becomes a local step on shards, and every move of a value explicit collectives."""
+"""Partitioning: every operation becomes local computations on shards, and everything that moves an explicit step."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from shardwright.dispatch import mind_gathers
+from shardwright.eager import mind_gathers
 from shardwright.errors import ProgramError
-from shardwright.lowering import Attrs, static_plan
-from shardwright.plan import Step, plan_reshard
-from shardwright.program.node import Graph, Node, Program, Type
+from shardwright.plan import Local, OperationPlan, Slot, Step, make_plan, move_steps, plan_operation
+from shardwright.program.node import (
+    Apply,
+    Compute,
+    Cond,
+    Constant,
+    Constrain,
+    Graph,
+    Input,
+    Loop,
+    Node,
+    Pick,
+    Program,
+    Rounds,
+    Settle,
+    Type,
+)
 from shardwright.program.propagate import Propagation
-from shardwright.sharding import Sharding, layout_of
+from shardwright.sharding import Layout, Sharding, layout_of
 
 
 class Partitioner:
@@ -29,15 +43,14 @@ class Partitioner:
         for at, node in enumerate(self.program.inputs):
             fitted = given[node].for_shape(node.type.shape)
             kind = Type(node.type.shape, node.type.dtype, fitted)
-            self.made[node] = self.graph.add("input", (), (kind,), key=at)
+            self.made[node] = self.graph.add(Input(at), (), (kind,))
         for node in self.program.nodes:
             if node not in self.made:
                 self.made[node] = self._lowered(node)
             self.origins.setdefault(self.made[node], self.known.origins.get(node, {}))
         last = [self._output(node, there) for node, there in zip(self.program.outputs, outputs, strict=True)]
-        constants = {self.made[node]: value for node, value in self.program.constants.items()}
         first = [self.made[node] for node in self.program.inputs]
-        result = Program(self.program.mesh, first, last, self.program.names, constants)
+        result = self.program.like(first, last, self.made)
         result.notes, result.origins = self.notes, self.origins
         return result
 
@@ -52,51 +65,82 @@ class Partitioner:
         return moved(self.graph, made, there, node.source)
 
     def _lowered(self, node: Node) -> Node:
-        if node.op == "constant":
-            return self.graph.add("constant", (), node.types, key=id(node))
-        if node.op == "constraint":
-            return moved(self.graph, self.made[node.nodes[0]], node.attrs["sharding"], node.source)
-        if node.op == "reduced":
+        what = node.what
+        if isinstance(what, Constant):
+            return self.graph.add(what, (), node.types)
+        if isinstance(what, Constrain):
+            return moved(self.graph, self.made[node.nodes[0]], what.sharding, node.source)
+        if isinstance(what, Settle):
             made = self.made[node.nodes[0]]
             assert made.type.sharding is not None
             return moved(self.graph, made, made.type.sharding.replace(partial=()), node.source)
-        if node.op == "pick":
-            return self.graph.pick(self.made[node.nodes[0]], node.attrs["index"])
-        if isinstance(node.how, dict):
-            return node.attrs["lower"](self, node)
-        if not node.nodes:
-            return self._made_from_nothing(node)
-        return self._operation(node)
+        if isinstance(what, Pick):
+            return self.graph.pick(self.made[node.nodes[0]], what.which)
+        if isinstance(what, Cond | Loop | Rounds):
+            return self.control(node)
+        assert isinstance(what, Apply), what
+        return self._operation(node, what) if node.nodes else self._made_from_nothing(node, what)
 
-    def _made_from_nothing(self, node: Node) -> Node:
+    def control(self, node: Node) -> Node:
+        """A loop or a choice; `program.control` has how."""
+        raise ProgramError(f"{node.op} needs the partitioner of control flow.")
+
+    def _made_from_nothing(self, node: Node, what: Apply) -> Node:
         sharding = (self.known.wanted(node) or Sharding(self.program.mesh)).for_shape(node.type.shape)
-        kind = Type(node.type.shape, node.type.dtype, sharding)
-        return self.graph.add(node.op, (), (kind,), node.attrs, node.source, node.how)
+        attrs = tuple((key, value) for key, value in what.attrs.items() if key != "shape")
+        local = make_plan(what.name, sharding, node.type.shape, attrs)
+        kind = Type(node.type.shape, node.type.dtype, local.results[0].sharding)
+        made = self.graph.add(Compute(local, what.attrs), (), (kind,), node.source)
+        return moved(self.graph, made, sharding, node.source)
 
-    def _operation(self, node: Node) -> Node:
+    def _operation(self, node: Node, what: Apply) -> Node:
         operands = [self.made[x] if isinstance(x, Node) else x for x in node.inputs]
         kinds = [_kind(x) if isinstance(x, Node) else x for x in operands]
         wanted = [self.known.wanted(node)] if len(node.types) == 1 else []
-        plan = static_plan(node.op, kinds, node.attrs, tuple(wanted))
+        plan = plan_operation(what.name, kinds, what.attrs, tuple(wanted))
         if plan.gathers:
             mind_gathers(plan.gathers, node.source)
             self.notes += [
-                f"{name} gathers dim {', '.join(map(str, dims))} of {text}: {size:,} B ({node.source})"
-                for name, text, dims, size in plan.gathers
+                f"{g.operation} gathers dim {', '.join(map(str, g.dims))} of {g.operand}: {g.bytes:,} B ({node.source})"
+                for g in plan.gathers
             ]
-        there = iter(plan.strategy.operands)
-        placed = [moved(self.graph, x, next(there), node.source) if isinstance(x, Node) else x for x in operands]
-        rows = zip(plan.results, plan.dtypes_made, strict=True)
-        types = [Type(layout.shape, dtype, layout.sharding) for layout, dtype in rows]
-        made = self.graph.add(node.op, placed, types, node.attrs, node.source, plan)
-        if len(types) == 1 and types[0].sharding is not None and types[0].sharding.partial and self._shared(node):
-            target = wanted[0] or types[0].sharding.replace(partial=())
+        steps = iter(plan.moves)
+        placed = [stepped(self.graph, x, next(steps), node.source) if isinstance(x, Node) else x for x in operands]
+        made = emitted(self.graph, plan, placed, node.source)
+        sharding = made.types[0].sharding
+        if len(made.types) == 1 and sharding is not None and sharding.partial and self._shared(node):
+            target = wanted[0] or sharding.replace(partial=())
             return moved(self.graph, made, target, node.source)  # once for all who read it
         return made
 
     def _shared(self, node: Node) -> bool:
         """Whether several steps read a value."""
         return len(self.users[node]) + self.program.outputs.count(node) > 1
+
+
+def emitted(graph: Graph, plan: OperationPlan, operands: Sequence[Any], source: str) -> Node:
+    """The nodes of an operation whose operands are in place; the last one, which has the results."""
+    values: dict[Slot, Any] = {Slot(at): x for at, x in enumerate(operands)}
+    node: Node | None = None
+    for at, (what, inputs, outputs) in enumerate(plan.instructions):
+        owner = plan if at + 1 == len(plan.instructions) else None
+        given = [values[slot] for slot in inputs]
+        if isinstance(what, Local):
+            types = [_type(layout, dtype) for layout, dtype in zip(what.results, what.call.result_dtypes, strict=True)]
+            attrs = plan.attrs if what.name == plan.op.name else what.call.attrs
+            node = graph.add(Compute(what, attrs), given, types, source, owner)
+        else:
+            types = [_type(what.there, given[0].type.dtype)]
+            node = graph.add(what, given, types, source, owner)
+        values.update((slot, graph.pick(node, i)) for i, slot in enumerate(outputs))
+    if node is None:  # rows that lie where they are read
+        made: Node = values[plan.outputs[0]]
+        return made
+    return node
+
+
+def _type(layout: Layout, dtype: Any) -> Type:
+    return Type(layout.shape, dtype, layout.sharding)
 
 
 def _kind(node: Node) -> tuple[Any, Any]:
@@ -106,38 +150,28 @@ def _kind(node: Node) -> tuple[Any, Any]:
 
 
 def moved(graph: Graph, node: Node, target: Sharding, source: str) -> Node:
-    """A value laid out anew: the nodes of the steps of its plan, each with the sharding it leaves."""
+    """A value in another sharding: the nodes of the steps that takes, each with the sharding it leaves."""
     shape, dtype, here = node.type
     assert here is not None
-    there = target.for_shape(shape)
-    if here is there:
-        return node
-    for step in plan_reshard(shape, dtype, there.mesh, here, there).steps:
-        node = collective(graph, node, step, source)
+    return stepped(graph, node, move_steps(here, target.for_shape(shape), shape, dtype), source)
+
+
+def stepped(graph: Graph, node: Node, steps: Sequence[Step], source: str) -> Node:
+    """A value after steps."""
+    for step in steps:
+        node = graph.add(step, (node,), (node.type._replace(sharding=step.result),), source)
     return node
 
 
-def collective(graph: Graph, node: Node, step: Step, source: str) -> Node:
-    """The node of one step of a plan."""
-    attrs = Attrs(over=step.axes, result=step.result)
-    return graph.add(step.name, (node,), (node.type._replace(sharding=step.result),), attrs, source, step)
-
-
-def is_collective(node: Node) -> bool:
-    """Whether a node moves a value between devices."""
-    return isinstance(node.how, Step)
-
-
 def partition(
-    program: Program,
-    known: Propagation,
+    partitioner: Partitioner,
     inputs: Sequence[Sharding],
     outputs: Sequence[Sharding | None],
 ) -> Program:
-    """The program on shards, with explicit collectives; inputs and outputs as given."""
-    for node, there in zip(program.outputs, outputs, strict=True):
+    """The program on shards, with explicit steps; inputs and outputs as given."""
+    for node, there in zip(partitioner.program.outputs, outputs, strict=True):
         if not isinstance(node, Node):
-            raise ProgramError(f"A program gives arrays; {node!r} is none.")
+            raise ProgramError(f"A program gives arrays; got {node!r}.")
         if there is not None:
             there.for_shape(node.type.shape)
-    return Partitioner(program, known).run(inputs, outputs)
+    return partitioner.run(inputs, outputs)

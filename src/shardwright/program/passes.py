@@ -6,14 +6,11 @@ group that don't depend on each other become one, and the order is the one that 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from shardwright.collectives import cost_of
-from shardwright.lowering import Attrs, static_plan
-from shardwright.plan import Step, plan_reshard
-from shardwright.program.node import Graph, Node, Program, Type
-from shardwright.program.partition import collective, is_collective
+from shardwright.plan import Fused, Reduce, Step, move_steps, plan_operation
+from shardwright.program.node import Compute, Graph, Node, Pick, Program, Type, is_move
+from shardwright.program.partition import stepped
 from shardwright.sharding import Sharding, layout_of
 
 WIDEST = 64  # nodes that are ready and looked at when the next is chosen
@@ -39,8 +36,7 @@ class Rewriter:
     def copied(self, node: Node) -> Node:
         """The same node on the new operands."""
         inputs = [self.made[x] if isinstance(x, Node) else x for x in node.inputs]
-        key = self.program.inputs.index(node) if node.op == "input" else id(node) if node.op == "constant" else None
-        return self.graph.add(node.op, inputs, node.types, node.attrs, node.source, node.how, key=key)
+        return self.graph.add(node.what, inputs, node.types, node.source, node.plan)
 
     def run(self, rule: "Callable[[Rewriter, Node], Node | None]") -> Program:
         """The program with every node for which the rule has another replaced."""
@@ -48,22 +44,12 @@ class Rewriter:
         for node in old.nodes:
             self.made[node] = rule(self, node) or self.copied(node)
         inputs, outputs = ([self.made[node] for node in some] for some in (old.inputs, old.outputs))
-        result = Program(old.mesh, inputs, outputs, old.names, {self.made[n]: v for n, v in old.constants.items()})
-        result.notes = old.notes
-        result.origins = {self.made[n]: v for n, v in old.origins.items() if n in self.made}
-        return result
+        return old.like(inputs, outputs, self.made)
 
 
 def received(node: Node) -> int:
-    """Bytes that a device receives in a node."""
-    return sum(step.received for step in steps_of(node))
-
-
-def steps_of(node: Node) -> Sequence[Step]:
-    """The collectives of a node."""
-    if isinstance(node.how, Step):
-        return (node.how,)
-    return node.how.steps if isinstance(node.how, Fused) else ()
+    """Bytes that the busiest device receives in a node."""
+    return node.what.received if isinstance(node.what, Step | Fused) else 0
 
 
 # -- moves of moved values ------------------------------------------------------------------------------------------------
@@ -75,28 +61,25 @@ def shortened(rewriter: Rewriter, node: Node) -> Node | None:
     So a reduction that is then sliced is a reduce-scatter, and a gather of a slice, or the reverse, is nothing. It is sound
     because shardings are part of the types: what is sliced is known to be the same on every device of the group.
     """
-    if not is_collective(node):
+    if not is_move(node.what) or not is_move(node.nodes[0].what):
         return None
     before = node.nodes[0]
-    if not is_collective(before):
-        return None
     (kept,) = before.nodes
-    assert kept.type.sharding is not None
-    plan = plan_reshard(node.type.shape, node.type.dtype, rewriter.program.mesh, kept.type.sharding, _there(node))
+    steps = move_steps(_there(kept), _there(node), node.type.shape, node.type.dtype)
     if kept in rewriter.gone:
         return None
     alone = rewriter.once(before) and before not in rewriter.needed
     spared = (node, before) if alone else (node,)
-    cost = sum(x.how.received for x in spared), sum(x.how.time for x in spared), len(spared)
-    if (plan.bytes_received, plan.time, len(plan.steps)) >= cost:
+    if _cost(steps) >= _cost([x.what for x in spared]):
         return None
     rewriter.needed.add(kept)
     if alone:
         rewriter.gone.add(before)
-    result = rewriter.made[kept]
-    for step in plan.steps:
-        result = collective(rewriter.graph, result, step, node.source)
-    return result
+    return stepped(rewriter.graph, rewriter.made[kept], steps, node.source)
+
+
+def _cost(steps: Sequence[Any]) -> tuple[int, float, int]:
+    return sum(step.received for step in steps), sum(step.time for step in steps), len(steps)
 
 
 def _there(node: Node) -> Sharding:
@@ -110,42 +93,33 @@ def _there(node: Node) -> Sharding:
 def reduced_once(rewriter: Rewriter, node: Node) -> Node | None:
     """add(all_reduce(x), all_reduce(y)) is all_reduce(add(x, y)); so for maxima and minima."""
     reduction = REDUCING.get(node.op)
-    if reduction is None or len(node.nodes) != 2 or len(node.inputs) != 2:
+    if reduction is None or len(node.nodes) != 2 or len(node.inputs) != 2 or not isinstance(node.what, Compute):
         return None
     a, b = node.nodes
-    if a is b or a.op != "all_reduce" or b.op != "all_reduce" or not (rewriter.once(a) and rewriter.once(b)):
+    if a is b or not (_is_all_reduce(a) and _is_all_reduce(b) and rewriter.once(a) and rewriter.once(b)):
         return None
     kinds = [x.nodes[0].type for x in (a, b)]
-    alike = kinds[0] == kinds[1] and a.how.axes == b.how.axes and _there(a.nodes[0]).reduction == reduction
+    alike = kinds[0] == kinds[1] and a.what.axes == b.what.axes and _there(a.nodes[0]).reduction == reduction
     if not alike or kinds[0].dtype.kind in "biu" or a.type != b.type:
         return None
     operands = [rewriter.made[x.nodes[0]] for x in (a, b)]
     given = [(layout_of(_there(x), x.type.shape), x.type.dtype) for x in operands]
-    plan = static_plan(node.op, given, node.attrs, (kinds[0].sharding,))
-    if any(s is not k.sharding for s, k in zip(plan.strategy.operands, kinds, strict=True)):
+    assert node.plan is not None
+    plan = plan_operation(node.op, given, node.plan.attrs, (kinds[0].sharding,))
+    if plan.local is None or any(s is not k.sharding for s, k in zip(plan.strategy.operands, kinds, strict=True)):
         return None
-    kind = Type(node.type.shape, plan.dtypes_made[0], plan.results[0].sharding)
+    kind = Type(node.type.shape, plan.dtypes[0], plan.results[0].sharding)
     if kind != kinds[0]:
         return None
-    added = rewriter.graph.add(node.op, operands, (kind,), node.attrs, node.source, plan)
-    return collective(rewriter.graph, added, a.how, node.source)
+    added = rewriter.graph.add(Compute(plan.local, plan.attrs), operands, (kind,), node.source, plan)
+    return stepped(rewriter.graph, added, (a.what,), node.source)
+
+
+def _is_all_reduce(node: Node) -> bool:
+    return isinstance(node.what, Reduce) and node.what.name == "all_reduce"
 
 
 # -- small reductions of one group ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Fused:
-    """Several reductions over the same axes in one message."""
-
-    steps: tuple[Step, ...]
-
-    @property
-    def time(self) -> float:
-        """Seconds: the latency once."""
-        first = self.steps[0]
-        size = sum(step.message for step in self.steps) * first.source.mesh.axis_size(first.pieces)
-        return cost_of("all_reduce", first.source.mesh, first.pieces, size).time
 
 
 def fused(program: Program) -> Program:
@@ -153,8 +127,8 @@ def fused(program: Program) -> Program:
     depth = _depths(program)
     groups: dict[Any, list[Node]] = {}
     for node in program.nodes:
-        if node.op == "all_reduce" and node.type.local_bytes <= SMALL:
-            key = (node.how.pieces, _there(node.nodes[0]).reduction, node.type.dtype, depth[node])
+        if _is_all_reduce(node) and node.type.local_bytes <= SMALL and not _there(node).offsets:
+            key = (node.what.pieces, _there(node.nodes[0]).reduction, node.type.dtype, depth[node])
             groups.setdefault(key, []).append(node)
     chosen = {node: tuple(group) for group in groups.values() if len(group) > 1 for node in group}
     if not chosen:
@@ -166,32 +140,25 @@ def fused(program: Program) -> Program:
             rewriter.made[node] = rewriter.copied(node)
         elif node not in rewriter.made:
             operands = [rewriter.made[x.nodes[0]] for x in group]
-            how = Fused(tuple(x.how for x in group))
-            attrs = Attrs(over=group[0].how.axes)
-            whole = rewriter.graph.add(
-                "all_reduce", operands, [x.type for x in group], attrs, group[0].source, how, key="fused"
-            )
+            several = Fused(tuple(x.what for x in group))
+            together = rewriter.graph.add(several, operands, [x.type for x in group], group[0].source)
             for at, x in enumerate(group):
-                rewriter.made[x] = rewriter.graph.pick(whole, at)
-    old = program
-    inputs, outputs = ([rewriter.made[node] for node in some] for some in (old.inputs, old.outputs))
-    result = Program(old.mesh, inputs, outputs, old.names, {rewriter.made[n]: v for n, v in old.constants.items()})
-    result.notes = old.notes
-    result.origins = {rewriter.made[n]: v for n, v in old.origins.items()}
-    return result
+                rewriter.made[x] = rewriter.graph.pick(together, at)
+    inputs, outputs = ([rewriter.made[node] for node in some] for some in (program.inputs, program.outputs))
+    return program.like(inputs, outputs, rewriter.made)
 
 
 def _depths(program: Program) -> dict[Node, int]:
     """How many all-reduces lie before each node: those at one depth can't depend on each other."""
     depth: dict[Node, int] = {}
     for node in program.nodes:
-        depth[node] = max((depth[x] + (x.op == "all_reduce") for x in node.nodes), default=0)
+        depth[node] = max((depth[x] + _is_all_reduce(x) for x in node.nodes), default=0)
     return depth
 
 
 def _in_levels(program: Program, depth: Mapping[Node, int]) -> list[Node]:
     """The nodes with everything before the all-reduces of a depth ahead of them."""
-    return sorted(program.nodes, key=lambda node: (depth[node], node.op == "all_reduce", node.number))
+    return sorted(program.nodes, key=lambda node: (depth[node], _is_all_reduce(node), node.number))
 
 
 # -- the order ------------------------------------------------------------------------------------------------------------
@@ -204,6 +171,7 @@ def scheduled(program: Program) -> Program:
         return program
     result = Program(program.mesh, program.inputs, program.outputs, program.names, program.constants, other)
     result.notes, result.origins = program.notes, program.origins
+    result.shared, result.dead = program.shared, program.dead
     return result
 
 
@@ -227,7 +195,7 @@ def peak_bytes(program: Program, order: Sequence[Node]) -> tuple[int, list[int]]
 
 
 def _bytes(node: Node) -> int:
-    return 0 if node.op == "pick" else sum(t.local_bytes for t in node.types)
+    return 0 if isinstance(node.what, Pick) else sum(t.local_bytes for t in node.types)
 
 
 def _greedy(program: Program) -> list[Node]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from shardwright.mesh import Mesh, overlap
 from shardwright.ops import Dims, Rule
 from shardwright.plan import dims_of, homes
-from shardwright.program.node import Node, Program
+from shardwright.program.node import Apply, Constrain, Node, Pick, Program, Settle
 from shardwright.sharding import P, Sharding
 
 Axes = tuple[str, ...]
@@ -43,7 +43,8 @@ class Propagation:
         self.nodes = list(program.nodes if order is None else order)
         self._names = dict(zip(program.inputs, program.names, strict=True))
         for node in self.nodes:
-            known = fixed.get(node) or node.type.sharding or node.attrs.get("sharding")
+            said = node.what.sharding if isinstance(node.what, Constrain) else None
+            known = fixed.get(node) or node.type.sharding or said
             self.dims[node] = [()] * len(node.type.shape)
             if known is not None:
                 self.closed.add(node)
@@ -56,8 +57,7 @@ class Propagation:
     def _named(self, node: Node) -> str:
         if node in self._names:
             return self._names[node]
-        what = "constraint" if node.op == "constraint" else node.op
-        return f"{what} at {node.source}" if node.source else what
+        return f"{node.op} at {node.source}" if node.source else node.op
 
     def wanted(self, node: Node) -> Sharding | None:
         """Where a value is to lie; None where nothing says so."""
@@ -140,20 +140,21 @@ class Propagation:
 
     def _rules(self, node: Node) -> Iterator[tuple[Rule, list[tuple[Node, Dims]]]]:
         """A node's rule with the values it speaks of; results of several are their picks."""
-        if node.op in ("constraint", "reduced"):
+        if isinstance(node.what, Constrain | Settle):
             names = [f"d{i}" for i in range(len(node.type.shape))]
             dims = tuple((name,) for name in names)
             sizes = dict(zip(names, node.type.shape, strict=True))
             yield Rule((dims,), (dims,), sizes), [(node.nodes[0], dims), (node, dims)]
-        elif isinstance(node.how, Rule):
-            values = list(zip(node.nodes, node.how.inputs, strict=True))
+        elif isinstance(node.what, Apply):
+            rule = node.what.rule
+            values = list(zip(node.nodes, rule.inputs, strict=True))
             if len(node.types) == 1:
-                values.append((node, node.how.outputs[0]))
-            yield node.how, values
-        elif node.op == "pick" and isinstance(node.nodes[0].how, Rule):
-            whole = node.nodes[0]
-            values = list(zip(whole.nodes, whole.how.inputs, strict=True))
-            yield whole.how, [*values, (node, whole.how.outputs[node.attrs["index"]])]
+                values.append((node, rule.outputs[0]))
+            yield rule, values
+        elif isinstance(node.what, Pick) and isinstance(node.nodes[0].what, Apply):
+            several, rule = node.nodes[0], node.nodes[0].what.rule
+            values = list(zip(several.nodes, rule.inputs, strict=True))
+            yield rule, [*values, (node, rule.outputs[node.what.which])]
 
     def _take(self, value: Node, proposals: list[Proposal]) -> bool:
         """Take the proposals that extend what a value has, strongest first."""

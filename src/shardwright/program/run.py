@@ -1,19 +1,12 @@
-"""Running: a final program becomes one Python function on the engine's data, with nothing to decide any more."""
+"""From a final program to code that engines run."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from shardwright.engines import Stacked, engine_named
-from shardwright.lowering import Plan, unpartial
-from shardwright.ops import OPS, Call, Rule
-from shardwright.plan import Step
-from shardwright.program.node import Node, Program
-from shardwright.program.passes import Fused
+from shardwright.engines import engine_named
+from shardwright.plan import Choice, Code, Instruction, Scan, Slot, While
+from shardwright.program.node import Compute, Cond, Constant, Input, Loop, Node, Pick, Program, Rounds
 from shardwright.sharding import Layout, layout_of
-
-Runner = Callable[..., Any]
 
 
 def layout(node: Node, index: int = 0) -> Layout:
@@ -23,114 +16,51 @@ def layout(node: Node, index: int = 0) -> Layout:
     return layout_of(sharding, shape)
 
 
-def compiled(program: Program) -> Runner:
-    """A function from the inputs' data to a tuple of the outputs' data.
+def code_of(program: Program, constants: Sequence[Node] | None = None) -> tuple[Code, list[Node]]:
+    """The code of a program, whose inputs are the program's and then its constants; and the node of each instruction."""
+    slots: dict[Node, tuple[Slot, ...]] = {}
+    count = 0
+    first = [*program.inputs, *(program.constants if constants is None else constants)]
+    lines: list[Instruction] = []
+    nodes: list[Node] = []
 
-    Every node is a line that calls what the node needs, bound beforehand; a value is let go after its last use.
-    """
-    engine = engine_named(program.mesh.engine)
-    users = program.users
-    deferred = {node for node in program.nodes if _fuses(node, users, program)}
-    names = {node: f"v{at}" for at, node in enumerate(program.nodes)}
-    bound: dict[str, Any] = {}
-    lines: list[str] = []
-    last = {
-        x: node
-        for node in program.nodes
-        if node not in deferred
-        for x in _operands(node, deferred)
-        if isinstance(x, Node)
-    }
-    kept = {*program.outputs, *program.constants}
-    for node, value in program.constants.items():
-        bound[names[node]] = value.data
+    def filled(node: Node) -> tuple[Slot, ...]:
+        nonlocal count
+        made = tuple(Slot(count + at) for at in range(len(node.types)))
+        count += len(node.types)
+        return made
+
+    for node in first:
+        slots[node] = filled(node)
     for node in program.nodes:
-        if node in program.inputs or node in program.constants or node in deferred:
+        if node in slots or isinstance(node.what, Input | Constant):
             continue
-        operands = _operands(node, deferred)
-        function, args = _call(engine, node, operands, deferred)
-        bound[f"f{names[node]}"] = function
-        spelled = [names[x] if isinstance(x, Node) else _literal(bound, x) for x in args]
-        lines.append(f"{names[node]} = f{names[node]}({', '.join(spelled)})")
-        values = [x for x in dict.fromkeys(args) if isinstance(x, Node) and x not in kept]
-        done = [names[x] for x in values if last[x] is node]
-        if done:
-            lines.append(f"del {', '.join(done)}")
-    result = ", ".join(names[node] for node in program.outputs)
-    head = f"def run({', '.join(names[node] for node in program.inputs)}):"
-    local = [f"    {line}" for line in lines]
-    source = "\n".join([head, *local, f"    return ({result}{',' if program.outputs else ''})"])
-    exec(compile(source, "<program>", "exec"), bound)  # our own text, names and calls only
-    return bound["run"]
+        if isinstance(node.what, Pick):
+            slots[node] = (slots[node.nodes[0]][node.what.which],)
+            continue
+        slots[node] = filled(node)
+        inputs = tuple(slots[x][0] if isinstance(x, Node) else x for x in node.inputs)
+        lines.append(Instruction(_payload(node), inputs, slots[node]))
+        nodes.append(node)
+    code = Code(tuple(slots[node][0] for node in first), tuple(lines), tuple(slots[n][0] for n in program.outputs))
+    return code, nodes
 
 
-def _literal(bound: dict[str, Any], value: Any) -> str:
-    name = f"c{len(bound)}"
-    bound[name] = value
-    return name
+def _payload(node: Node) -> Any:
+    what = node.what
+    if isinstance(what, Compute):
+        return what.local
+    if isinstance(what, Cond):
+        return Choice(code_of(what.true)[0], code_of(what.false)[0], what.shared, what.captured)
+    if isinstance(what, Loop):
+        return While(code_of(what.condition)[0], code_of(what.body)[0], what.carried, what.captured)
+    if isinstance(what, Rounds):
+        tables = tuple(layout(x) for x in node.nodes[what.carried : what.carried + what.tables])
+        stacked = tuple((layout(node, at), kind.dtype) for at, kind in enumerate(node.types) if at >= what.carried)
+        return Scan(code_of(what.body)[0], what.rounds, what.carried, tables, stacked)
+    return what
 
 
-def _fuses(node: Node, users: dict[Node, list[Node]], program: Program) -> bool:
-    """Whether a partial product is only read by its reduction: then both are one call."""
-    if not isinstance(node.how, Plan) or not node.how.lazy or node in program.outputs or len(users[node]) != 1:
-        return False
-    (user,) = users[node]
-    if not isinstance(user.how, Step) or user.op not in ("all_reduce", "reduce_scatter"):
-        return False
-    return not layout(user).partial_lanes and layout(node).sharding.reduction == "sum"
-
-
-def _operands(node: Node, deferred: set[Node]) -> Sequence[Any]:
-    return node.nodes[0].inputs if node.nodes and node.nodes[0] in deferred else node.inputs
-
-
-def _call(engine: Stacked, node: Node, operands: Sequence[Any], deferred: set[Node]) -> tuple[Runner, Sequence[Any]]:
-    """The function of a node's line, and its arguments."""
-    how = node.how
-    if isinstance(how, Step):
-        source, target = layout(node.nodes[0]), layout(node)
-        if node.nodes[0] in deferred:
-            return _reduced_product(engine, node.nodes[0], target), operands
-        return lambda data: engine.reshard(data, source, target), operands
-    if isinstance(how, Fused):
-        pairs = [(layout(x), layout(node, at)) for at, x in enumerate(node.nodes)]
-        return lambda *data: [engine.reshard(x, a, b) for x, (a, b) in zip(data, pairs, strict=True)], operands
-    if node.op == "pick":
-        index = node.attrs["index"]
-        return lambda values: values[index], operands
-    if isinstance(how, Plan):
-        return _local(engine, node, how), operands
-    if isinstance(how, Rule):
-        call = Call(how, (), (layout(node),), node.attrs, len(layout(node).lanes))
-        kernel = OPS[node.op].kernel
-        return lambda: np.asarray(kernel(call)), ()
-    return how["run"], operands
-
-
-def _local(engine: Stacked, node: Node, plan: Plan) -> Runner:
-    """The local computation of an operation whose operands are in place."""
-    arrays = [x for x in node.inputs if isinstance(x, Node)]
-    as_they_are = all(layout(x) is wanted for x, wanted in zip(arrays, plan.operands, strict=True))
-    plain = plan.local_call() if as_they_are else None
-    if plain is not None:
-        return plain
-    place = _placing(engine, node, plan)
-    if len(plan.results) == 1:
-        return lambda *data: plan.compute(place(data))[0]
-    return lambda *data: plan.compute(place(data))
-
-
-def _reduced_product(engine: Stacked, product: Node, target: Layout) -> Runner:
-    plan = product.how
-    done = unpartial(plan.results[0])
-    place = _placing(engine, product, plan)
-    return lambda *data: engine.reshard(plan.contracted(place(data), True), done, target)
-
-
-def _placing(engine: Stacked, node: Node, plan: Plan) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What brings operands to the lanes that a plan counts by: nothing, or reshapes where axes are cut finer."""
-    wanted = iter(plan.operands)
-    pairs = [(layout(x), next(wanted)) if isinstance(x, Node) else None for x in node.inputs]
-    if all(pair is None or pair[0] is pair[1] for pair in pairs):
-        return lambda data: data
-    return lambda data: [x if pair is None else engine.reshard(x, *pair) for x, pair in zip(data, pairs, strict=True)]
+def compiled(program: Program) -> Callable[..., tuple[Any, ...]]:
+    """A function from the data of a program's inputs, then of its constants, to a tuple of its outputs' data."""
+    return engine_named(program.mesh.engine).compile(code_of(program)[0])

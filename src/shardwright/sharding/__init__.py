@@ -1,9 +1,10 @@
 """Which part of a tensor lies on which device: `P`, `Sharding`, its layout for a shape, and the notation."""
 
-from shardwright.sharding.layout import DimLayout, Layout, layout_of
+from shardwright.sharding.layout import DimLayout, Layout, View, layout_of
 from shardwright.sharding.notation import describe, dtype_name, parse, parse_dtype
+from shardwright.sharding.partial import check_partial, kept_partial, truncates
 from shardwright.sharding.reductions import REDUCTIONS, Reduction, is_number
-from shardwright.sharding.sharding import Sharding
+from shardwright.sharding.sharding import Sharding, block_size
 from shardwright.sharding.spec import P, as_spec
 
 __all__ = [
@@ -13,11 +14,16 @@ __all__ = [
     "P",
     "Reduction",
     "Sharding",
+    "View",
     "as_spec",
+    "block_size",
+    "check_partial",
     "describe",
     "dtype_name",
     "is_number",
+    "kept_partial",
     "layout_of",
     "parse",
     "parse_dtype",
+    "truncates",
 ]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.sharding.sharding import Sharding
+from shardwright.sharding.sharding import Sharding, block_size
 
 Ints = NDArray[np.int64]
 
@@ -55,6 +55,12 @@ class DimLayout(NamedTuple):
     def sizes(self) -> Ints:
         """The rows of each shard, without halo."""
         return np.diff(self.offsets)
+
+    def bounds(self, shard: int) -> tuple[int, int]:
+        """Where one shard begins and ends."""
+        if self.cuts:
+            return self.cuts[shard], self.cuts[shard + 1]
+        return min(shard * self.block, self.size), min((shard + 1) * self.block, self.size)
 
     def rows(self) -> tuple[Ints, NDArray[np.bool_]]:
         """For each shard and local place the row of the whole dim that lies there, and which places lie outside it.
@@ -102,7 +108,7 @@ class Layout:
         lanes = tuple(i for axis in sharding.dims[dim] for i in self.lanes_of[axis])
         parts = sharding.parts(dim)
         cuts = sharding.offsets_of(dim)
-        block = max(b - a for a, b in itertools.pairwise(cuts)) if cuts else -(-size // parts)
+        block = max(b - a for a, b in itertools.pairwise(cuts)) if cuts else block_size(size, parts)
         return DimLayout(size, lanes, parts, block, *sharding.halo_of(dim), cuts)
 
     @cached_property
@@ -164,6 +170,31 @@ class Layout:
             for at, dim in enumerate(self.dims)
         )
 
+    def shard_numbers(self, place: int) -> tuple[int, ...]:
+        """For each dim the number of the shard that the device at a row-major place holds."""
+        coords = []
+        for n in reversed(self.full_shape):
+            place, at = divmod(place, n)
+            coords.append(at)
+        coords.reverse()
+        result = []
+        for dim in self.dims:
+            shard = 0
+            for lane in dim.lanes:
+                shard = shard * self.full_shape[lane] + coords[lane]
+            result.append(shard)
+        return tuple(result)
+
+    def at(self, place: int) -> "View":
+        """What the device at a row-major place knows of this layout: its own sizes and offsets, no lanes, no padding.
+
+        >>> from shardwright.mesh import Mesh
+        >>> from shardwright.sharding import P
+        >>> layout_of(Sharding(Mesh(x=4), P("x")), (10, 3)).at(3).local_shape  # blocks of 3: the last holds one row
+        (1, 3)
+        """
+        return View(self, self.shard_numbers(place))
+
     @cached_property
     def shard_slices(self) -> list[list[slice]]:
         """For each dim and shard the rows of the whole tensor."""
@@ -187,6 +218,29 @@ class Layout:
             (dim.offsets[:-1][at], dim.offsets[1:][at]) for dim, at in zip(self.dims, self.shard_places.T, strict=True)
         ]
         return np.array(columns).transpose(1, 2, 0)
+
+
+class View:
+    """A layout as one device sees it. It answers what kernels ask of a `Layout`, so that they need not know which it is."""
+
+    lanes: tuple[str, ...] = ()
+    full_shape: tuple[int, ...] = ()
+    lane_shape: tuple[int, ...] = ()
+    partial_lanes: tuple[int, ...] = ()
+
+    def __init__(self, layout: Layout, numbers: tuple[int, ...]) -> None:
+        self.sharding, self.shape, self.mesh = layout.sharding, layout.shape, layout.mesh
+        self.dims = tuple(dim._replace(lanes=()) for dim in layout.dims)
+        self.numbers = numbers
+        self.offsets = tuple(dim.bounds(at) for dim, at in zip(layout.dims, numbers, strict=True))
+        self.local_shape = tuple(
+            high - low + dim.low + dim.high for (low, high), dim in zip(self.offsets, self.dims, strict=True)
+        )
+        self.extents: tuple[Ints | None, ...] = (None,) * len(self.shape)
+
+    def over_lanes(self, dim: int, per_shard: Ints) -> Ints:
+        """This device's own of a number per shard of a dim."""
+        return np.asarray(per_shard[self.numbers[dim]])
 
 
 def layout_of(sharding: Sharding, shape: tuple[int, ...], lanes: tuple[str, ...] = ()) -> Layout:

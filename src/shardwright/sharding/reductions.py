@@ -25,6 +25,15 @@ class Reduction:
         """Whether values of a dtype can be combined this way."""
         return not self.bits or dtype.kind in "biu"
 
+    def neutral(self, dtype: "np.dtype[Any]") -> Any:
+        """What the other devices hold when one holds the value; None where all hold it."""
+        if self.rest is None:
+            return None
+        value = np.asarray(self.rest).astype(dtype)
+        return (
+            np.negative(value) if self.rest == 0 and dtype.kind in "fc" else value
+        )  # -0.0 + x is x, 0.0 + -0.0 is not
+
 
 REDUCTIONS = MappingProxyType({
     row.name: row

@@ -119,7 +119,7 @@ class Sharding:
         for dim, (size, axes) in enumerate(zip(shape, self.dims, strict=False)):
             cuts = self.offsets_of(dim)
             parts = self.mesh.axis_size(axes) if axes else 1
-            total *= max(b - a for a, b in pairwise(cuts)) if cuts else -(-size // parts)
+            total *= max(b - a for a, b in pairwise(cuts)) if cuts else block_size(size, parts)
         return total * math.prod(shape[len(self.dims) :])
 
     def halo_of(self, dim: int) -> tuple[int, int]:
@@ -156,13 +156,21 @@ class Sharding:
         return _for_shape(self, shape)
 
 
+def block_size(size: Any, parts: int) -> Any:
+    """The rows of a dim's usual blocks: ceil(size / parts), so that only the last ones are short or empty.
+
+    Works on an array of sizes too.
+    """
+    return -(-size // parts)
+
+
 def usual_offsets(size: int, parts: int) -> tuple[int, ...]:
     """Where the usual blocks begin: ceil(size / parts) each, the last ones short or empty.
 
     >>> usual_offsets(10, 4), usual_offsets(2, 4)
     ((0, 3, 6, 9, 10), (0, 1, 2, 2, 2))
     """
-    block = -(-size // parts)
+    block = block_size(size, parts)
     return tuple(min(i * block, size) for i in range(parts + 1))
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.arrays import PerDevice
 from shardwright.collectives import AllGather, AllReduce, AllSlice, AllToAll, Broadcast, Collective, ReduceScatter
 from shardwright.engines.lanes import stack
 from shardwright.errors import CollectiveError, ShardingError, ShardwrightError
-from shardwright.per_device import PerDevice
 from shardwright.sharding import Sharding
 from shardwright.ttnn.errors import check_options, fatal
 from shardwright.ttnn.tensors import Tensor, as_blocks
@@ -56,14 +56,7 @@ def _placement(tensor: Tensor, collective: Collective) -> tuple[Sharding | None,
         return made, shape
     if any(axis in sharding.axes for axis in collective.axes):
         return None, None
-    if isinstance(collective, AllReduce | Broadcast):  # all members have the same before and after
-        return sharding, shape
-    if isinstance(collective, AllGather):
-        dim = collective.dim % len(shape)
-        group = tensor.mesh.axis_size(collective.axes)
-        grown = tuple(n * group if d == dim else n for d, n in enumerate(shape))
-        return (sharding, grown) if not sharding.dims[dim] else (None, None)
-    return None, None
+    return collective.on_copies(sharding, shape) or (None, None)
 
 
 def _inferred(collective: Collective, tensor: Tensor, sharding: Sharding, shape: tuple[int, ...]) -> Sharding | None:

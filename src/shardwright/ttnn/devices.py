@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from shardwright.mesh import Link, Mesh
+from shardwright.hardware import Link
+from shardwright.mesh import Mesh
 from shardwright.ttnn.errors import bounded, fatal
 
 SYSTEMS = {"n150": (1, 1), "n300": (1, 2), "t3k": (2, 4), "galaxy": (8, 4)}

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own usage
 
+from shardwright.arrays import PerDevice
 from shardwright.engines.lanes import Lanes, stack
 from shardwright.errors import ShardwrightError
-from shardwright.lowering import Attrs, static_plan
 from shardwright.mesh import Mesh
-from shardwright.per_device import PerDevice
+from shardwright.ops import OPS, Attrs, rule
+from shardwright.plan import Problem, problem_of, result_without_moves
 from shardwright.sharding import Sharding, layout_of
 from shardwright.ttnn.dtypes import TILE_LAYOUT, DataType, as_numpy, as_torch, held_as, in_blocks
 from shardwright.ttnn.errors import bounded, check_options, fatal
@@ -66,45 +67,60 @@ def _stacked(mesh: Mesh, made: dict[tuple[int, ...], Any], long: Sequence[bool])
     return PerDevice.of(Lanes(mesh, mesh.axis_names, data, (None,) * (data.ndim - len(sizes))))
 
 
-def _known(name: str, attrs: Attrs, operands: Sequence[Tensor]) -> tuple[Sharding, tuple[int, ...]] | None:
-    """Where the result of an operation lies, if every device has all it needs for its own part."""
-    if any(t.sharding is None for t in operands):
+Place = tuple[Sharding, tuple[int, ...]] | None  # the sharding of one tensor and its shape, if the devices hold one
+
+
+def _known(name: str, attrs: Attrs, operands: Sequence[Any]) -> Place:
+    """The place of the result of an operation of the table, if every device has all it needs for its own part."""
+    if any(isinstance(t, Tensor) and t.sharding is None for t in operands):
         return None
+    kinds = [
+        (layout_of(t.sharding, t.global_shape), t.value.dtype) if isinstance(t, Tensor) and t.sharding else t
+        for t in operands
+    ]
     try:
-        return _planned(name, attrs, operands)
+        problem, _ = problem_of(OPS[name], kinds, attrs)
+        results = result_without_moves(problem)
     except ShardwrightError:  # as one tensor they don't fit, though devices' own may
         return None
+    return None if results is None else (results[0], problem.rule.out_shape(0))
 
 
-def _planned(name: str, attrs: Attrs, operands: Sequence[Tensor]) -> tuple[Sharding, tuple[int, ...]] | None:
-    kinds = [(layout_of(t.sharding, t.global_shape), t.value.dtype) for t in operands if t.sharding is not None]
-    plan = static_plan(name, kinds, attrs, ())
-    pairs = zip(plan.strategy.operands, plan.given, strict=True)
-    in_place = all(
-        np.array_equal(layout_of(a, b.shape).boxes, b.boxes) and _split(a.partial, a) == _split(b.sharding.partial, a)
-        for a, b in pairs
+def _along(tensor: Tensor, dims: Sequence[int]) -> Place:
+    """The place of a result of the operand's shape, if the dims that an operation combines are whole."""
+    return (
+        _known("fftn", Attrs(axis=tuple(d % len(tensor.shape) for d in dims)), (tensor,)) if _settled(tensor) else None
     )
-    return (plan.results[0].sharding, plan.results[0].shape) if in_place and not plan.strategy.fetched else None
 
 
-def _split(axes: Sequence[str], sharding: Sharding) -> set[str]:
-    """The axes along which devices differ."""
-    return {axis for axis in axes if sharding.mesh.axis(axis).size > 1}
+def _settled(tensor: Tensor) -> bool:
+    return tensor.sharding is not None and not tensor.sharding.partial
 
 
-def _batchwise(operands: Sequence[Tensor], result: PerDevice) -> tuple[Sharding, tuple[int, ...]] | None:
-    """Where the result of an operation lies that treats every sample alone, if only samples are split."""
-    first = operands[0].sharding
-    if (
-        first is None
-        or any(first.dims[1:])
-        or first.partial
-        or any(t.sharding is None or not t.sharding.is_replicated for t in operands[1:])
-    ):
+def _samples(operands: Sequence[Tensor], result: PerDevice) -> Place:
+    """The place of the result of an operation that treats every sample alone, if only samples are split."""
+    if any(not _settled(t) for t in operands):
         return None
-    shape = (operands[0].global_shape[0], *result.lanes.local_shape[1:])
-    sharding = Sharding(first.mesh, [first.dims[0]], offsets={0: first.offsets_of(0)} if first.offsets_of(0) else None)
-    return sharding.for_shape(shape), shape
+    names = [[f"{i}.{d}" for d in range(len(t.global_shape))] for i, t in enumerate(operands)]
+    names[0][0] = "b"
+    made = [f"r{d}" for d in range(len(result.lanes.local_shape) - 1)]
+    whole = [name for some in (*names, made) for name in some if name != "b"]
+    text = f"{', '.join(' '.join(some) for some in names)} -> b {' '.join(made)}"
+    sizes = dict(zip(made, result.lanes.local_shape[1:], strict=True))
+    shapes = [t.global_shape for t in operands]
+    fitted = rule("samples", text, shapes, whole=whole, sizes=sizes)
+    problem = Problem(fitted, [t.sharding for t in operands if t.sharding], shapes, [t.value.dtype for t in operands])
+    results = result_without_moves(problem)
+    return None if results is None else (results[0], fitted.out_shape(0))
+
+
+def _reduced(tensor: Tensor, dims: Sequence[int], keepdim: bool, linear: bool) -> Place:
+    """The place of sums over dims; averages are only known if the dims are whole."""
+    attrs = Attrs(axis=tuple(dims), keepdims=keepdim, dtype=tensor.value.dtype)
+    place = _known("sum", attrs, (tensor,))
+    if place is None or tensor.sharding is None or (not linear and place[0].partial != tensor.sharding.partial):
+        return None
+    return place
 
 
 @bounded
@@ -143,7 +159,7 @@ def _binary(name: str, function: Callable[[Any, Any], Any]) -> Callable[..., Ten
                 f"{name} of {a.dtype.value} and the float {b} would be cut off",
                 "Say dtype=ttnn.float32, or typecast first.",
             )
-        place = (a.sharding, a._global) if a.sharding is not None and not a.sharding.partial else None
+        place = None if activation and not _settled(a) else _known(name, Attrs(), (a, b))
         return _op(lambda x: act(function(x, b)), (a,), place, options)
 
     run.__name__ = name
@@ -153,8 +169,7 @@ def _binary(name: str, function: Callable[[Any, Any], Any]) -> Callable[..., Ten
 
 def _unary(name: str, function: Local) -> Callable[..., Tensor]:
     def run(tensor: Tensor, **options: Any) -> Tensor:
-        known = tensor.sharding is not None and not tensor.sharding.partial
-        return _op(function, (tensor,), (tensor.sharding, tensor._global) if known else None, options)
+        return _op(function, (tensor,), _known("negative" if name == "neg" else "exp", Attrs(), (tensor,)), options)
 
     run.__name__ = name
     run.__doc__ = f"`{name}` of every element."
@@ -214,14 +229,6 @@ def softmax(tensor: Tensor, dim: int = -1, **options: Any) -> Tensor:
     return _op(lambda x: torch.softmax(x, at), (tensor,), _along(tensor, (at,)), options)
 
 
-def _along(tensor: Tensor, dims: Sequence[int]) -> tuple[Sharding, tuple[int, ...]] | None:
-    """The operand's place, if the dims that an operation combines are whole."""
-    s = tensor.sharding
-    if s is None or s.partial or any(s.dims[d % len(s.dims)] for d in dims):
-        return None
-    return s, tensor.global_shape
-
-
 def layer_norm(
     tensor: Tensor, *, epsilon: float = 1e-12, weight: Tensor | None = None, bias: Tensor | None = None, **options: Any
 ) -> Tensor:
@@ -245,7 +252,7 @@ def embedding(indices: Tensor, weight: Tensor, **options: Any) -> Tensor:
     """Rows of a table by number."""
     options.setdefault("dtype", weight.dtype)
     return _op(
-        lambda i, w: F.embedding(i, w), (indices, weight), lambda made: _batchwise((indices, weight), made), options
+        lambda i, w: F.embedding(i, w), (indices, weight), lambda made: _samples((indices, weight), made), options
     )
 
 
@@ -286,7 +293,7 @@ def conv2d(
         sizes[:] = made.shape[1:3]
         return made.reshape(1, 1, -1, out_channels) if flat else made
 
-    made = _op(images, operands, lambda value: None if flat else _batchwise(operands, value), options)
+    made = _op(images, operands, lambda value: None if flat else _samples(operands, value), options)
     return (made, tuple(sizes)) if return_output_dim else made
 
 
@@ -324,12 +331,12 @@ def max_pool2d(
         made = F.max_pool2d(image, kernel_size, stride, padding, dilation).permute(0, 2, 3, 1)
         return made.reshape(1, 1, -1, channels) if flat else made
 
-    return _op(run, (input_tensor,), lambda value: None if flat else _batchwise((input_tensor,), value), options)
+    return _op(run, (input_tensor,), lambda value: None if flat else _samples((input_tensor,), value), options)
 
 
 def global_avg_pool2d(tensor: Tensor, **options: Any) -> Tensor:
     """The average over height and width of images `batch, height, width, channels`."""
-    return _op(lambda x: x.mean((1, 2), keepdim=True), (tensor,), lambda value: _batchwise((tensor,), value), options)
+    return _op(lambda x: x.mean((1, 2), keepdim=True), (tensor,), lambda value: _samples((tensor,), value), options)
 
 
 def reshape(tensor: Tensor, shape: Sequence[int], **options: Any) -> Tensor:
@@ -349,7 +356,7 @@ def reshape(tensor: Tensor, shape: Sequence[int], **options: Any) -> Tensor:
     def run(x: torch.Tensor) -> torch.Tensor:
         return x.reshape((x.shape[0], *full[1:]) if whole else full)
 
-    return _op(run, (tensor,), (lambda made: _batchwise((tensor,), made)) if whole else None, options)
+    return _op(run, (tensor,), (lambda made: _samples((tensor,), made)) if whole else None, options)
 
 
 def permute(tensor: Tensor, dims: Sequence[int], **options: Any) -> Tensor:
@@ -372,7 +379,7 @@ def sum(tensor: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) 
     """The sum over a dim of each device's tensor."""
     dims = _dims_of(tensor, dim, "sum")
     return _op(
-        lambda x: x.sum(dims, keepdim=keepdim), (tensor,), lambda value: _reduced(tensor, dims, keepdim), options
+        lambda x: x.sum(dims, keepdim=keepdim), (tensor,), lambda value: _reduced(tensor, dims, keepdim, True), options
     )
 
 
@@ -380,7 +387,10 @@ def mean(tensor: Tensor, dim: Any = None, keepdim: bool = False, **options: Any)
     """The average over a dim of each device's tensor."""
     dims = _dims_of(tensor, dim, "mean")
     return _op(
-        lambda x: x.mean(dims, keepdim=keepdim), (tensor,), lambda value: _reduced(tensor, dims, keepdim), options
+        lambda x: x.mean(dims, keepdim=keepdim),
+        (tensor,),
+        lambda value: _reduced(tensor, dims, keepdim, False),
+        options,
     )
 
 
@@ -395,18 +405,6 @@ def _dims_of(tensor: Tensor, dim: Any, what: str) -> tuple[int, ...]:
     if dim is None:
         return tuple(range(len(tensor.shape)))
     return tuple(_dim_of(tensor, d, what) for d in ((dim,) if isinstance(dim, int) else dim))
-
-
-def _reduced(tensor: Tensor, dims: Sequence[int], keepdim: bool) -> tuple[Sharding, tuple[int, ...]] | None:
-    place = _along(tensor, dims)
-    if place is None:
-        return None
-    sharding, shape = place
-    kept = [d for d in range(len(shape)) if keepdim or d not in dims]
-    entries = [() if d in dims else sharding.dims[d] for d in kept]
-    cuts = {at: sharding.offsets_of(d) for at, d in enumerate(kept) if d not in dims and sharding.offsets_of(d)}
-    result = tuple(1 if d in dims else shape[d] for d in kept)
-    return Sharding(sharding.mesh, entries, offsets=cuts).for_shape(result), result
 
 
 def deallocate(tensor: Tensor, force: bool = True) -> None:

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shardwright.array import Array, from_shards, shard
+from shardwright.arrays import Array, PerDevice, from_shards, shard
 from shardwright.engines.lanes import stack
 from shardwright.mesh import Mesh
-from shardwright.per_device import PerDevice
 from shardwright.sharding import Sharding, layout_of
 from shardwright.ttnn.devices import MeshDevice, MeshShape
 from shardwright.ttnn.dtypes import (

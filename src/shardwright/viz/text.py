@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from shardwright.array import Array
+from shardwright.arrays import Array
 from shardwright.errors import ArrayError
 from shardwright.sharding import Layout, describe
 

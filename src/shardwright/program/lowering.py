@@ -2,26 +2,37 @@
 
 from collections.abc import Sequence
 
+from shardwright.program.loops import lower_control
 from shardwright.program.node import Node, Program
-from shardwright.program.partition import partition
+from shardwright.program.partition import Partitioner, partition
 from shardwright.program.passes import optimised
 from shardwright.program.propagate import Propagation
 from shardwright.sharding import Sharding
 
 
 def lower(
-    program: Program, inputs: Sequence[Sharding | None], outputs: Sequence[Sharding | None] | None = None
+    program: Program,
+    inputs: Sequence[Sharding | None],
+    outputs: Sequence[Sharding | None] | None = None,
 ) -> Program:
     """The final program, with all stages before it; inputs without a sharding get the one that propagation gives them."""
     given = [s if s is None else s.for_shape(node.type.shape) for s, node in zip(inputs, program.inputs, strict=True)]
     fixed: dict[Node, Sharding] = {n: s for n, s in zip(program.inputs, given, strict=True) if s is not None}
     known = Propagation(program, fixed)
     there = [s or known.wanted(n) or Sharding(program.mesh) for s, n in zip(given, program.inputs, strict=True)]
-    parted = partition(program, known, there, outputs or [None] * len(program.outputs))
+    parted = partition(WithControl(program, known), there, outputs or [None] * len(program.outputs))
     final = optimised(parted)
     final.stages = {"traced": program, "propagated": _labelled(program, known), "partitioned": parted, "final": final}
     final.notes = [*final.notes, *conflicts(program, known)]
     return final
+
+
+class WithControl(Partitioner):
+    """A partitioner that lowers the programs of loops and choices too."""
+
+    def control(self, node: Node) -> Node:
+        """A loop or a choice, its programs lowered for where its operands lie."""
+        return lower_control(self, node, lower)
 
 
 def _labelled(program: Program, known: Propagation) -> Program:
@@ -30,9 +41,9 @@ def _labelled(program: Program, known: Propagation) -> Program:
     for node in program.nodes:
         types = tuple(t._replace(sharding=t.sharding or known.wanted(node)) for t in node.types)
         operands = tuple(made[x] if isinstance(x, Node) else x for x in node.inputs)
-        made[node] = Node(node.number, node.op, operands, node.attrs, types, node.source, node.how)
+        made[node] = Node(node.number, node.what, operands, types, node.source, node.plan)
     inputs, outputs = ([made[node] for node in some] for some in (program.inputs, program.outputs))
-    result = Program(program.mesh, inputs, outputs, program.names, {made[n]: v for n, v in program.constants.items()})
+    result = program.like(inputs, outputs, made)
     result.origins = {made[node]: known.origins.get(node, {}) for node in program.nodes}
     return result
 

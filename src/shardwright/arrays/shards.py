@@ -7,6 +7,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.engines import engine_named
 from shardwright.sharding import Layout
 
 
@@ -18,18 +19,14 @@ class Shard:
     coords: tuple[int, ...]
     index: tuple[slice, ...]  # the part of the whole tensor, without halos
     _layout: Layout
-    _lanes: NDArray[Any]
+    _data: Any
     _place: int
 
     @property
     def data(self) -> NDArray[Any]:
         """The device's tensor, read-only: padding removed, halos included, of a partial value its summand."""
-        layout = self._layout
-        at = np.unravel_index(self._place, layout.full_shape)
-        tensor = self._lanes[tuple(int(i) if n > 1 else 0 for i, n in zip(at, layout.lane_shape, strict=True))]
-        rows = zip(self.index, layout.dims, strict=True)
-        held: tuple[Any, ...] = tuple(slice(0, dim.low + part.stop - part.start + dim.high) for part, dim in rows)
-        result: NDArray[Any] = np.asarray(tensor)[(*held, ...)]
+        engine = engine_named(self._layout.mesh.engine)
+        result = engine.shard(self._data, self._layout, self._place).view()
         result.flags.writeable = False
         return result
 
@@ -50,7 +47,7 @@ class Shard:
 class Shards(Sequence[Shard]):
     """The shards of an array, in the order of the devices."""
 
-    def __init__(self, layout: Layout, data: NDArray[Any]) -> None:
+    def __init__(self, layout: Layout, data: Any) -> None:
         self._layout = layout
         self._data = data
 
@@ -59,8 +56,7 @@ class Shards(Sequence[Shard]):
 
     def _shard(self, place: int, coords: tuple[int, ...]) -> Shard:
         index = tuple(
-            slices[at]
-            for slices, at in zip(self._layout.shard_slices, self._layout.shard_places[place].tolist(), strict=True)
+            slices[at] for slices, at in zip(self._layout.shard_slices, self._layout.shard_numbers(place), strict=True)
         )
         return Shard(self._layout.mesh.device_ids[place], coords, index, self._layout, self._data, place)
 

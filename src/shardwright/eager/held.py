@@ -1,4 +1,4 @@
-"""`Held`: a sharded tensor as engines hold it, a layout and data in lanes. What `Array` and the operations stand on."""
+"""`Held`: a sharded tensor as an engine holds it, a layout and data. What `Array` and the operations stand on."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.engines import Lanes, Stacked, engine_named
+from shardwright.engines import Engine, Lanes, engine_named
 from shardwright.errors import ArrayError, TraceError
 from shardwright.mesh import Mesh
 from shardwright.sharding import Layout, Sharding, describe, layout_of
@@ -16,25 +16,25 @@ changing: ContextVar[bool] = ContextVar("changing", default=True)  # False while
 
 
 class Held:
-    """A tensor on the devices of a mesh: its layout, and its shards in lanes.
+    """A tensor on the devices of a mesh: its layout, and its shards as the mesh's engine holds them.
 
-    The shards of a product that is partial are made when they are first needed: if that is a reduction, product and
-    reduction are one call, and the partial summands never take memory.
+    On engines that fuse, the shards of a partial product are made when they are first needed: if that is a reduction,
+    product and reduction are one call, and the partial summands never take memory.
     """
 
     __slots__ = ("__weakref__", "_data", "_dtype", "_later", "_layout", "_total")
 
-    traces: ClassVar[bool] = False  # whether it stands for a value that nobody knows yet
+    traces: ClassVar[bool] = False  # whether its elements are unknown, because a program is being traced
 
     _layout: Layout
-    _data: NDArray[Any] | None
+    _data: Any
     _dtype: "np.dtype[Any]"
-    _later: Callable[[bool], NDArray[Any]] | None
-    _total: NDArray[Any] | None  # of a deferred array: its shards once reduced
+    _later: Callable[[bool], Any] | None
+    _total: Any  # of a deferred array: its shards once reduced
 
     @classmethod
-    def of(cls, layout: Layout, data: NDArray[Any]) -> Self:
-        """The array whose shards an engine holds in lanes, as a layout says."""
+    def of(cls, layout: Layout, data: Any) -> Self:
+        """The array whose shards an engine holds, as a layout says."""
         self = object.__new__(cls)
         self._layout = layout
         self._data = data
@@ -42,7 +42,7 @@ class Held:
         return self
 
     @classmethod
-    def deferred(cls, layout: Layout, dtype: "np.dtype[Any]", later: Callable[[bool], NDArray[Any]]) -> Self:
+    def deferred(cls, layout: Layout, dtype: "np.dtype[Any]", later: Callable[[bool], Any]) -> Self:
         """An array whose shards `later(False)` makes; `later(True)` makes them reduced over the partial lanes."""
         self = object.__new__(cls)
         self._layout = layout
@@ -53,7 +53,7 @@ class Held:
         return self
 
     def beside(self, value: Any) -> Any:
-        """What stands beside this array in an operation, as an array or a scalar; NotImplemented where nothing can."""
+        """Converts the other operand to an array or scalar; NotImplemented if impossible."""
         return NotImplemented
 
     def become(self, other: "Held") -> None:
@@ -69,7 +69,7 @@ class Held:
         """Let the data go; who reads it afterwards is told that it was donated."""
         summary = self.summary()
 
-        def gone(reduce: bool) -> NDArray[Any]:
+        def gone(reduce: bool) -> Any:
             raise ArrayError(
                 f"{summary} was donated as {what}: its memory is no longer its own. Use the result instead."
             )
@@ -77,8 +77,8 @@ class Held:
         self._data, self._later, self._total = None, gone, None
 
     @property
-    def data(self) -> NDArray[Any]:
-        """The shards, in lanes."""
+    def data(self) -> Any:
+        """The shards, as the engine holds them."""
         data = self._data
         if data is None:
             assert self._later is not None
@@ -86,19 +86,17 @@ class Held:
             self._later = None
         return data
 
-    def _reduced(self) -> NDArray[Any]:
-        """The shards once partial lanes are reduced."""
+    def _reduced(self) -> tuple[Any, Layout]:
+        """The shards with a deferred reduction done, and their layout."""
         layout = self._layout
-        if not layout.partial_lanes:
-            return self.data
-        if self._data is None and layout.sharding.reduction == "sum":
-            if self._total is None:
-                assert self._later is not None
-                self._total = self._later(True)
-            return self._total
-        return self._engine.reduce(self.data, layout.partial_lanes, layout.sharding.reduction)
+        if self._data is not None or layout.sharding.reduction != "sum" or not layout.partial_lanes:
+            return self.data, layout
+        if self._total is None:
+            assert self._later is not None
+            self._total = self._later(True)
+        return self._total, layout_of(layout.sharding.replace(partial=()), layout.shape, layout.lanes)
 
-    def whole(self) -> Self:
+    def reduced(self) -> Self:
         """The same tensor with its reduction done."""
         if not self._layout.partial_lanes:
             return self
@@ -106,8 +104,13 @@ class Held:
         return self.of(layout, self.placed(layout))
 
     def again(self) -> Self:
-        """Another variable with the same value."""
+        """A new array sharing this data; assigning to one leaves the other unchanged."""
         return self.of(self._layout, self.data)
+
+    def host(self) -> NDArray[Any]:
+        """The whole tensor on the host, reduced; may share memory with the shards."""
+        data, layout = self._reduced()
+        return self._engine.whole(data, layout)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (type(self), self.sharding, self.shape, self.data)
@@ -139,12 +142,12 @@ class Held:
 
     @property
     def sharding(self) -> Sharding:
-        """Where its parts lie."""
+        """Which device holds which part."""
         return self._layout.sharding
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh it lies on."""
+        """The mesh whose devices hold it."""
         return self._layout.mesh
 
     @property
@@ -154,27 +157,26 @@ class Held:
 
     @property
     def lanes(self) -> Lanes:
-        """Its shards as the engine holds them."""
-        return Lanes(self.mesh, self._layout.lanes, self.data, self._layout.extents)
+        """Its shards as a tensor per device."""
+        return self._engine.lanes(self.data, self._layout)
 
     @property
-    def _engine(self) -> Stacked:
+    def _engine(self) -> Engine:
         return engine_named(self._layout.mesh.engine)
 
-    def placed(self, target: Layout) -> NDArray[Any]:
-        """The shards as another layout has them, in lanes."""
+    def placed(self, target: Layout) -> Any:
+        """The shards as another layout has them."""
         source = self._layout
         if source is target:
             return self.data
         if source.partial_lanes and self._data is None and not target.partial_lanes:
-            plain = layout_of(source.sharding.replace(partial=()), source.shape, source.lanes)
-            return self._engine.reshard(self._reduced(), plain, target)
-        return self._engine.reshard(self.data, source, target)
+            return self._engine.move(*self._reduced(), target)
+        return self._engine.move(self.data, source, target)
 
     def summary(self) -> str:
         """Its type and mesh, for errors and pictures."""
-        return f"{describe(self.sharding, self.shape, self.dtype)} on {self.mesh}"
+        return f"{describe(self._layout.sharding, self.shape, self.dtype)} on {self.mesh}"
 
 
-def _rebuilt(cls: type[Held], sharding: Sharding, shape: tuple[int, ...], data: NDArray[Any]) -> Held:
+def _rebuilt(cls: type[Held], sharding: Sharding, shape: tuple[int, ...], data: Any) -> Held:
     return cls.of(layout_of(sharding, shape), data)

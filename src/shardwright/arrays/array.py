@@ -8,18 +8,18 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright import indexing
+import shardwright.arrays.indexing as indexing
+from shardwright.arrays.per_device import PerDevice, host_array, same_mesh
+from shardwright.arrays.shards import Shard, Shards
 from shardwright.collectives import AllReduce, Collective, ReduceScatter, UpdateHalo
-from shardwright.dispatch import apply, matmul, operator_method, operators, unary
+from shardwright.eager import Held, apply, matmul, operator_method, operators, unary
 from shardwright.engines import engine_named
 from shardwright.errors import ArrayError
-from shardwright.held import Held
+from shardwright.kernels.call import padding_mask
 from shardwright.mesh import Mesh
 from shardwright.ops import OPS
-from shardwright.per_device import PerDevice, host_array, same_mesh
 from shardwright.plan import relabelled
-from shardwright.sharding import REDUCTIONS, Layout, P, Sharding, layout_of
-from shardwright.shards import Shard, Shards
+from shardwright.sharding import Layout, P, Sharding, check_partial, layout_of
 
 _RENAMED = {"ddof": "correction"}  # NumPy's names for what is ours
 
@@ -47,7 +47,7 @@ def _as_numpy_calls(theirs: Any, ours: Callable[..., Any], args: Any, options: A
     return ours(*positional, **named)
 
 
-_UFUNCS = {getattr(np, name): name for name, op in OPS.items() if op.plain} | {np.matmul: "matmul"}
+_UFUNCS = {getattr(np, name): name for name, op in OPS.items() if op.elementwise} | {np.matmul: "matmul"}
 
 
 class Array(Held):
@@ -85,7 +85,7 @@ class Array(Held):
         other devices, nothing moves: the result lies on a mesh with its devices in another order.
         """
         sharding = target if isinstance(target, Sharding) else Sharding(self.mesh, target)
-        check_partial(sharding, self.dtype)
+        check_partial(sharding, self.dtype, ArrayError)
         if allow_device_permutation:
             sharding = relabelled(self.sharding, sharding.for_shape(self.shape), self.shape) or sharding
         layout = layout_of(sharding, self.shape)
@@ -97,7 +97,7 @@ class Array(Held):
 
     def _host(self) -> NDArray[Any]:
         """The whole tensor, reduced; a read-only view where no copy is needed."""
-        whole = self._engine.join(self._reduced(), self._layout).reshape(self.shape)
+        whole = self.host().view()
         whole.flags.writeable = False
         return whole
 
@@ -109,7 +109,7 @@ class Array(Held):
                     f"{self.dtype} can't become {np.dtype(dtype)} without a copy, and copy=False forbids one."
                 )
             return whole.astype(dtype)
-        if copy is False and not np.shares_memory(whole, self.data):
+        if copy is False and not (isinstance(self.data, np.ndarray) and np.shares_memory(whole, self.data)):
             raise ValueError(f"The shards of {self.summary()} are joined by a copy, and copy=False forbids one.")
         return whole.copy() if copy else whole
 
@@ -166,7 +166,7 @@ class Array(Held):
         copy: bool | None = None,
     ) -> Any:
         """The whole tensor, copied unless copy=False; then it shares memory where its shards do. See `x.shards[i]` too."""
-        whole = self._engine.join(self._reduced(), self._layout).reshape(self.shape)
+        whole = self.host()
         host = whole if copy is False else whole.copy()
         return host.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
 
@@ -190,11 +190,14 @@ class Array(Held):
         """Run a collective on the shards, where the result is a sharded tensor again."""
         if isinstance(collective, UpdateHalo):
             collective.on(self.sharding, self.shape)
-            return Array.of(self._layout, self._engine.run(collective, self.lanes).data)
+            return Array.of(
+                self._layout, self._engine.from_lanes(self._engine.run(collective, self.lanes), self._layout)
+            )
         bound = collective.bind(self.mesh, self.shape, self.dtype, uneven=True)
         target = layout_of(bound.on(self.sharding, self.shape), self.shape)
         if isinstance(bound, AllReduce | ReduceScatter) and bound.dtype is not None:
-            return Array.of(target, self._engine.reshard(self.data.astype(bound.dtype), self._layout, target))
+            data = self._engine.astype(self.data, bound.dtype)
+            return Array.of(target, self._engine.move(data, self._layout, target))
         return Array.of(target, self.placed(target))
 
     # -- reading: a partial value is reduced first --------------------------------------------------------------------
@@ -302,7 +305,7 @@ class Array(Held):
         return result
 
     def beside(self, value: Any) -> Any:
-        """What stands beside this array in an operation: host tensors are replicated on its mesh, scalars stay."""
+        """Converts the other operand: host tensors are replicated on its mesh, scalars stay; NotImplemented if impossible."""
         if isinstance(value, Array | bool | int | float | complex):
             return value
         if isinstance(value, np.ndarray | np.generic | list | tuple) or hasattr(value, "__array__"):
@@ -354,22 +357,11 @@ def shard(host: object, mesh: "Mesh | Sharding", spec: "P | Sharding | None" = N
         raise ArrayError(f"This is an Array already: {host.summary()}. Use x.reshard(…) to lay it out anew.")
     sharding = as_sharding(mesh, spec)
     whole = host_array(host)
-    check_partial(sharding, whole.dtype)
+    check_partial(sharding, whole.dtype, ArrayError)
     layout = layout_of(sharding, whole.shape)
     if copy and layout.is_even and np.shares_memory(whole, host if isinstance(host, np.ndarray) else whole):
         whole = whole.copy(order="K")
-    engine = engine_named(layout.mesh.engine)
-    joined = whole.reshape((*(1,) * len(layout.lanes), *whole.shape))
-    return Array.of(layout, engine.cut(engine.apart(joined, layout), layout))
-
-
-def check_partial(sharding: Sharding, dtype: "np.dtype[Any]") -> None:
-    """Elements of a dtype must be such as the sharding's reduction combines."""
-    if sharding.partial and not REDUCTIONS[sharding.reduction].accepts(dtype):
-        raise ArrayError(
-            f"{sharding} leaves a {sharding.reduction} to be done, which works on the bits of integers and booleans; "
-            f"{dtype.name} is neither. Choose another reduction, or convert the tensor."
-        )
+    return Array.of(layout, engine_named(layout.mesh.engine).put(whole, layout))
 
 
 def replicate(host: object, mesh: Mesh, *, copy: bool = True) -> Array:
@@ -384,7 +376,7 @@ def replicate(host: object, mesh: Mesh, *, copy: bool = True) -> Array:
 def gather(x: Array) -> NDArray[Any]:
     """The whole tensor on the host: the inverse of `shard`, the same as `np.asarray(x)`."""
     if not isinstance(x, Array):
-        raise ArrayError(f"gather takes an Array; a {type(x).__name__} is none.")
+        raise ArrayError(f"gather takes an Array; got {type(x).__name__}.")
     return x.numpy()
 
 
@@ -410,32 +402,24 @@ def from_shards(
         shards = shards.values()
     tensors = [host_array(value.data if isinstance(value, Shard) else value) for value in shards or ()]
     layout = _layout_from(sharding, tensors, shape)
-    check_partial(sharding, tensors[0].dtype)
+    check_partial(sharding, tensors[0].dtype, ArrayError)
     data = np.zeros((*layout.full_shape, *layout.local_shape), tensors[0].dtype)
     for place, tensor in zip(np.ndindex(*layout.full_shape), tensors, strict=True):
         data[(*place, *map(slice, tensor.shape))] = tensor
-    return Array.of(layout, repadded(same_where_shared(data, layout, "from_shards"), layout))
+    same_where_shared(data, layout, "from_shards")
+    return Array.of(layout, engine_named(layout.mesh.engine).assemble(tensors, layout))
 
 
-def repadded(data: NDArray[Any], layout: Layout) -> NDArray[Any]:
-    """The same shards with the padding that arrays have: repeated rows, which no operation trips over."""
-    if layout.is_even or layout.sharding.halo:
-        return data
-    engine = engine_named(layout.mesh.engine)
-    return engine.cut(engine.join(data, layout), layout)
-
-
-def same_where_shared(data: NDArray[Any], layout: Layout, name: str) -> NDArray[Any]:
-    """One copy of what devices share; where they don't hold the same, that is an error."""
+def same_where_shared(data: NDArray[Any], layout: Layout, name: str) -> None:
+    """Refuse tensors of all devices, in lanes, that differ where the layout says devices hold the same."""
     shared = [i for i, n in enumerate(layout.lane_shape) if n == 1 and data.shape[i] > 1]
     if not shared:
-        return data
+        return
     first = data[tuple(slice(0, 1) if i in shared else slice(None) for i in range(data.ndim))]
     alike = (data == first) | ((data != data) & (first != first))  # NaN is the same as NaN here
-    for dim, held in enumerate(layout.extents):
-        if held is not None:  # padding is nobody's
-            rows = np.arange(layout.local_shape[dim]).reshape([-1 if d == dim else 1 for d in range(len(layout.shape))])
-            alike |= rows >= held.reshape((*held.shape, *(1,) * len(layout.shape)))
+    real = padding_mask(layout, range(len(layout.shape)))
+    if real is not None:
+        alike |= ~real
     if not bool(alike.all()):
         axes = ", ".join(repr(layout.lanes[i]) for i in shared)
         count = data.size - int(np.count_nonzero(alike))
@@ -443,7 +427,6 @@ def same_where_shared(data: NDArray[Any], layout: Layout, name: str) -> NDArray[
             f"{name}: {layout.sharding} says devices along {axes} hold the same, but {count} of {data.size} elements "
             f"differ from the first device's. Name the axis in a dim, make it partial, or broadcast the values first."
         )
-    return first
 
 
 def _layout_from(sharding: Sharding, tensors: list[NDArray[Any]], shape: tuple[int, ...] | None) -> Layout:

@@ -1,8 +1,8 @@
 """Indexing in all its forms, by operations of the table.
 
 Slices of a sharded dim stay where they lie: every device keeps the rows it has. An integer takes a slice of one row. One
-integer array is a `take`. Masks and mixtures of arrays have shapes or orders that only the data tells: they work on the
-whole tensor, and that gather is seen.
+integer array is a `take`. Masks and mixtures of arrays have data-dependent shapes or orders: they work on the whole tensor,
+and that gather is noticed.
 """
 
 import operator
@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.auto import auto_spec
-from shardwright.dispatch import apply, find
+from shardwright.eager import Held, apply, auto_spec, find
 from shardwright.engines import engine_named
 from shardwright.errors import OperationError
-from shardwright.held import Held
-from shardwright.lowering import Attrs
-from shardwright.ops import RowMap
+from shardwright.ops import Attrs, RowMap
+from shardwright.plan import element_step
 from shardwright.sharding import Sharding, layout_of
 
 WHOLE = slice(None)
@@ -35,16 +33,14 @@ def get(x: Any, index: Any) -> Any:
         return take(sliced, _lifted(x, arrays[0]), axis)
     pattern, operands = _pattern(x, entries)
     if pattern == ("array",) and operands[0].dtype.kind == "b" and operands[0].shape == x.shape and x.ndim:
-        ((sharding, result),) = find("masked", [x, *operands])
-        return held_like(x, result, sharding)
-    ((_, result),) = find("index", [x, *operands], Attrs(pattern=pattern))
-    return held_like(x, result)
+        return find("masked", [x, *operands])[0]
+    return find("index", [x, *operands], Attrs(pattern=pattern))[0]
 
 
 def put(x: Any, index: Any, value: Any) -> Any:
     """x with x[index] = value; where it lies does not change."""
     entries = _entries(x, index)
-    target = x.sharding.replace(partial=())
+    target = x.layout.sharding.replace(partial=())
     if isinstance(value, bool | int | float | complex):
         fill = np.zeros((), x.dtype)
         fill[...] = value  # as NumPy assigns: what does not fit is an error
@@ -60,8 +56,7 @@ def put(x: Any, index: Any, value: Any) -> Any:
         made = _put_rows(x, entries, given)
         return made if made.traces else made.reshard(target)
     pattern, operands = _pattern(x, entries)
-    ((_, result),) = find("update", [x, given, *operands], Attrs(pattern=pattern))
-    return held_like(x, result, target)
+    return find("update", [x, given, *operands], Attrs(pattern=pattern))[0].reshard(target)
 
 
 def _put_rows(x: Any, entries: list[Any], value: Any) -> Any:
@@ -110,8 +105,7 @@ def take(x: Any, indices: Any, axis: int) -> Any:
 def held_like(x: Any, data: Any, sharding: Sharding | None = None) -> Any:
     """A host result as an array of x's kind on x's mesh."""
     layout = layout_of(sharding or Sharding(x.mesh, auto_spec(np.shape(data), x.mesh)), np.shape(data))
-    joined = np.asarray(data).reshape((*(1,) * len(layout.lanes), *np.shape(data)))
-    return type(x).of(layout, engine_named(x.mesh.engine).cut(joined, layout))
+    return type(x).of(layout, engine_named(x.mesh.engine).put(np.asarray(data), layout))
 
 
 def _is_array(entry: Any) -> bool:
@@ -188,7 +182,7 @@ def _basic(x: Any, entries: list[Any]) -> Any:
 
 def _everywhere(x: Any, dims: list[int]) -> Any:
     """x with its only row along some dims on every device: who asks for one row by its number asks for that."""
-    here = x.sharding
+    here = x.layout.sharding
     if x.traces or not any(here.dims[dim] for dim in dims):
         return x
     spec = [() if dim in dims else axes for dim, axes in enumerate(here.dims)]
@@ -197,21 +191,10 @@ def _everywhere(x: Any, dims: list[int]) -> Any:
 
 
 def _element(x: Any, place: list[int]) -> Any:
-    """One element, on every device: its owners broadcast it."""
-    layout = x.layout
-    where = [0] * len(layout.lanes)
-    local = []
-    for dim, row in zip(layout.dims, place, strict=True):
-        cuts = dim.offsets
-        shard = int(np.searchsorted(cuts, row, side="right")) - 1
-        local.append(dim.low + row - int(cuts[shard]))
-        for lane in reversed(dim.lanes):
-            shard, where[lane] = divmod(shard, layout.full_shape[lane])
-    lanes = tuple(slice(None) if i in layout.partial_lanes else slice(at, at + 1) for i, at in enumerate(where))
-    data = x.data[(*lanes, *local)]
-    if layout.partial_lanes:
-        data = engine_named(x.mesh.engine).reduce(data, layout.partial_lanes, x.sharding.reduction)
-    return held_like(x, data.reshape(()), Sharding(x.mesh))
+    """One element, on every device: its owners broadcast it, and summands are reduced."""
+    step = element_step(x.sharding, x.shape, x.dtype, tuple(place))
+    made = type(x).of(step.there, engine_named(x.mesh.engine).step(step, x.data)).reduced()
+    return apply("reshape", (made,), Attrs(shape=()))
 
 
 def _pattern(x: Any, entries: list[Any]) -> tuple[tuple[Any, ...], list[Any]]:

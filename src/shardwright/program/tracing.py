@@ -1,4 +1,4 @@
-"""Tracing: a function runs on arrays that stand for values nobody knows yet, and what it asks of them is written down."""
+"""Tracing: a function runs on arrays without elements, and what it asks of them is recorded."""
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.array import Array
-from shardwright.dispatch import kind_of, source_line, tracing
+from shardwright.arrays import Array
+from shardwright.eager import Held, kind_of, source_line, tracing
 from shardwright.errors import TraceError
-from shardwright.held import Held
-from shardwright.lowering import Attrs, with_scalars
 from shardwright.mesh import Mesh
-from shardwright.ops import OPS
-from shardwright.program.node import Graph, Node, Program, Type
+from shardwright.ops import OPS, Attrs
+from shardwright.plan import with_scalars
+from shardwright.program.node import Apply, Constant, Constrain, Graph, Input, Node, Program, Settle, Type
 from shardwright.sharding import Layout, P, Sharding
 
 
@@ -29,11 +28,11 @@ class Traced(Array):
 
     @classmethod
     def of(cls, layout: Layout, data: NDArray[Any]) -> Any:
-        """Data that is known makes an array as ever."""
+        """Concrete data gives an ordinary Array, even during tracing."""
         return Array.of(layout, data)
 
     def record(self, name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
-        """Write an operation down."""
+        """Record an operation."""
         return self.recorder().record(name, operands, attrs)
 
     def recorder(self) -> "Trace":
@@ -55,19 +54,19 @@ class Traced(Array):
         sharding = target if isinstance(target, Sharding) else Sharding(self.mesh, target)
         return self.recorder().constrained(self, sharding, "reshard")
 
-    def whole(self) -> Any:
+    def reduced(self) -> Any:
         """The same value with its reduction done, if one is left to do."""
         now = self.recorder()
         node = now.node_of(self)
-        return now.value(now.graph.add("reduced", (node,), (node.type,), source=source_line()))
+        return now.value(now.graph.add(Settle(), (node,), (node.type,), source_line()))
 
     def again(self) -> Any:
-        """Another variable with the same value."""
+        """A new variable with this value; assigning to one leaves the other unchanged."""
         now = self.recorder()
         return now.value(now.node_of(self))
 
     def become(self, other: Held) -> None:
-        """Take another's value: the function's own variable changes, nobody's outside."""
+        """Take another's value: the function's own variable changes, none outside."""
         now = self.recorder()
         node = now.node_of(other)
         self.node, self.trace, self._layout, self._dtype = node, now, now.layout(node.type.shape), node.type.dtype
@@ -76,7 +75,19 @@ class Traced(Array):
     def data(self) -> NDArray[Any]:
         raise TraceError(self._unknown())
 
-    def _host(self) -> NDArray[Any]:
+    @property
+    def sharding(self) -> Sharding:
+        """Not known yet: shardings are settled once the whole function is traced."""
+        raise TraceError(
+            f"The sharding of {self.node.type} is not known while the program is traced: it is settled once the whole "
+            f"function is ({source_line()}). Use sw.with_sharding_constraint to say what it is to be."
+        )
+
+    def summary(self) -> str:
+        """Its type and mesh."""
+        return f"{self.node.type} on {self.mesh}"
+
+    def host(self) -> NDArray[Any]:
         raise TraceError(self._unknown())
 
     def placed(self, target: Layout) -> NDArray[Any]:
@@ -114,7 +125,7 @@ class Trace:
         self._layouts: dict[tuple[int, ...], Layout] = {}
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
-        """What stands for a layout until there is one: whole, and equal to no layout of an array."""
+        """A layout to be held until there is one: whole, and equal to no layout of an array."""
         if shape not in self._layouts:
             self._layouts[shape] = Layout(Sharding(self.mesh).for_shape(shape), shape)
         return self._layouts[shape]
@@ -132,10 +143,10 @@ class Trace:
 
     def input(self, number: int, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Traced:
         """A new input."""
-        return self.value(self.graph.add("input", (), (Type(shape, dtype),), key=number))
+        return self.value(self.graph.add(Input(number), (), (Type(shape, dtype),)))
 
     def node_of(self, x: Any) -> Any:
-        """The node of a value; arrays that are known become constants, numbers stay."""
+        """The node of a value; concrete arrays become constants, scalars stay."""
         if isinstance(x, Traced):
             x.recorder()  # refuses values of programs that are over
             if x.trace is self:
@@ -149,13 +160,13 @@ class Trace:
             )
         if self.parent is not None:  # the outermost function holds it, and reads it anew at every call
             return self._capture(x, id(x))
-        node = self.graph.add("constant", (), (Type(x.shape, x.dtype, x.sharding),), key=id(x))
+        node = self.graph.add(Constant(id(x)), (), (Type(x.shape, x.dtype, x.sharding),))
         self.constants[node] = x
         return node
 
     def _capture(self, x: Array, key: int) -> Node:
         """The input that stands for a value from outside; as that value is now, whatever its variable becomes."""
-        node = self.graph.add("input", (), (Type(x.shape, x.dtype),), key=("captured", key))
+        node = self.graph.add(Input(("captured", key)), (), (Type(x.shape, x.dtype),))
         if node not in self.captured:
             self.captured[node] = x.trace.value(x.node) if isinstance(x, Traced) else x
         return node
@@ -172,7 +183,7 @@ class Trace:
         rule = op.rule(shapes, with_scalars(attrs, kinds))
         dtypes = op.dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)
         types = [Type(rule.out_shape(i), dtype) for i, dtype in enumerate(dtypes)]
-        node = self.graph.add(name, [self.node_of(x) for x in operands], types, attrs, source_line(), rule)
+        node = self.graph.add(Apply(name, attrs, rule), [self.node_of(x) for x in operands], types, source_line())
         values = tuple(self.value(self.graph.pick(node, i)) for i in range(len(types)))
         return values[0] if len(values) == 1 else values
 
@@ -182,16 +193,14 @@ class Trace:
         rule = op.rule((), {**attrs, "shape": shape})
         types = [Type(shape, dtype) for dtype in op.dtypes((), attrs)]
         full = Attrs(**attrs, shape=shape)
-        made = self.value(self.graph.add(name, (), types, full, source_line(), rule))
+        made = self.value(self.graph.add(Apply(name, full, rule), (), types, source_line()))
         return made if sharding.is_replicated else self.constrained(made, sharding, name)
 
     def constrained(self, x: Array, sharding: Sharding, why: str) -> Traced:
         """A value that lies as a sharding says."""
         node = self.node_of(x)
         fitted = sharding.for_shape(node.type.shape)
-        return self.value(
-            self.graph.add("constraint", (node,), (node.type,), Attrs(sharding=fitted, why=why), source_line())
-        )
+        return self.value(self.graph.add(Constrain(fitted, why), (node,), (node.type,), source_line()))
 
 
 _current: ContextVar[Trace | None] = ContextVar("trace", default=None)
@@ -205,7 +214,7 @@ def current_trace() -> Trace | None:
 def trace(
     function: Callable[..., Sequence[Any]], types: Sequence[Type], mesh: Mesh, names: Sequence[str]
 ) -> tuple[Program, Trace]:
-    """The program of a function from arrays, one per type, to a flat sequence of arrays and numbers."""
+    """The program of a function from arrays, one per type, to a flat sequence of arrays and scalars."""
     made = Trace(mesh)
     inputs = [made.input(i, t.shape, t.dtype) for i, t in enumerate(types)]
     nodes = [x.node for x in inputs]  # x += 1 gives a variable another
@@ -222,5 +231,9 @@ def trace(
         outputs,
         [*names, *(f"captured {i}" for i in range(len(captured)))],
         made.constants,
+    )
+    program.shared = made.graph.shared
+    program.dead = sum(not isinstance(node.what, Input | Constant) for node in made.graph.made) - sum(
+        not isinstance(node.what, Input | Constant) for node in program.nodes
     )
     return program, made

@@ -1,34 +1,37 @@
-"""Products of elements summed over factors: which lanes and dims merge, and one BLAS call for all devices."""
+"""Products of elements summed over factors: which lanes and dims merge, and one matmul for all devices."""
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
-import numpy as np
-
-from shardwright.ops.call import Call, Data
+from shardwright.kernels.call import Call, Data
 
 Label = str | int  # a factor, or the number of a lane
 
 
-def contract(call: Call, *operands: Data, reduce: bool = False) -> Data:
-    """Products of elements summed over factors, as one BLAS call where memory allows.
+def contract(call: Call, *operands: Data) -> Data:
+    """Products of elements summed over factors, as one matmul where memory allows.
 
     Lanes are labels like any other: those on a factor of the result merge into its dims, `[x, 1, m, k] · [1, y, k, n]`
-    being one (x m) × k × (y n) product. Lanes of a summed factor are a batch, unless `reduce` sums over them at once.
+    being one (x m) × k × (y n) product. Lanes of a summed factor are a batch.
     """
-    return contraction(call, reduce)(*operands)
+    return contraction(call)(*operands)
 
 
 def contraction(call: Call, reduce: bool = False) -> Callable[..., Data]:
-    """The contraction of a call as a function of its operands' data; worked out once."""
-    key = f"contraction {reduce}"
+    """The contraction of a call as a function of its operands' data; worked out once.
+
+    With `reduce` it sums over the lanes of summed factors too: a stacked engine's fusion of a product and its reduction.
+    """
+    key = ("contraction", reduce)
     if key not in call.made:
         call.made[key] = _contraction(call, reduce)
-    return call.made[key]
+    found: Callable[..., Data] = call.made[key]
+    return found
 
 
 def _contraction(call: Call, reduce: bool) -> Callable[..., Data]:
-    layout = call.result
+    layout, xp = call.result, call.xp
     lanes: list[Label | None] = [
         i if n > 1 and not (reduce and i in layout.partial_lanes) else None for i, n in enumerate(layout.lane_shape)
     ]
@@ -41,27 +44,20 @@ def _contraction(call: Call, reduce: bool) -> Callable[..., Data]:
         labels.append(names)
         sizes.update(zip(names, (*held.lane_shape, *held.local_shape), strict=True))
     shape = tuple(1 if name is None else sizes[name] for name in wanted)
-    masks = [
-        call.mask(at, [d for d, dim in enumerate(dims) if dim and dim[0] in call.rule.sums])
-        for at, dims in enumerate(call.rule.inputs)
-    ]
+    summed = [[d for d, dim in enumerate(dims) if dim and dim[0] in call.rule.sums] for dims in call.rule.inputs]
     product = _product(call, labels, wanted, sizes) if len(labels) == 2 else None
 
     def general(*operands: Data) -> Data:
         kept = [[i for i, name in enumerate(names) if name is not None] for names in labels]
-        arrays = [x.reshape([x.shape[i] for i in some]) for x, some in zip(operands, kept, strict=True)]
+        arrays = [xp.reshape(x, [x.shape[i] for i in some]) for x, some in zip(operands, kept, strict=True)]
         named = [[names[i] for i in some] for names, some in zip(labels, kept, strict=True)]
-        return einsum(arrays, named, [name for name in wanted if name is not None]).reshape(shape)  # type: ignore[arg-type]
+        made = einsum(xp, arrays, named, [name for name in wanted if name is not None])  # type: ignore[arg-type]
+        return xp.reshape(made, shape)
 
     compute = product or general
-    if all(mask is None for mask in masks):
+    if all(call.mask(at, dims) is None for at, dims in enumerate(summed)):
         return compute
-
-    def masked(*operands: Data) -> Data:
-        pairs = zip(operands, masks, strict=True)
-        return compute(*(x if mask is None else np.where(mask, x, np.zeros((), x.dtype)) for x, mask in pairs))
-
-    return masked
+    return lambda *operands: compute(*(call.filled(at, x, summed[at], 0) for at, x in enumerate(operands)))
 
 
 def _product(
@@ -75,7 +71,7 @@ def _product(
         dims = [i for d, dim in enumerate(held.dims) for i in (*dim.lanes, call.n + d)]
         return [*(i for i in range(call.n) if i not in dims), *dims]
 
-    (la, lb), orders = labels, [in_memory(0), in_memory(1)]
+    (la, lb), orders, xp = labels, [in_memory(0), in_memory(1)], call.xp
     a, b = ([names[i] for i in order if names[i] is not None] for names, order in zip(labels, orders, strict=True))
     if any(x not in b and x not in wanted for x in a) or any(x not in a and x not in wanted for x in b):
         return None
@@ -96,62 +92,54 @@ def _product(
     ones = iter(range(len(made), len(shape)))
     order = [next(ones) if name is None else made.index(name) for name in wanted]
     same_a, same_b, same = (o == sorted(o) for o in (order_a, order_b, order))
+    narrow = call.dtypes[0] if call.dtypes[0] == call.dtypes[1] else None
+    transpose, reshape, matmul = xp.transpose, xp.reshape, xp.matmul
 
     def product(x: Data, y: Data) -> Data:
-        left = (x if same_a else x.transpose(order_a)).reshape(shape_a)
-        right = (y if same_b else y.transpose(order_b)).reshape(shape_b)
-        result = np.matmul(left, right).reshape(shape)
-        if left.dtype == right.dtype != result.dtype:
-            result = result.astype(left.dtype)  # NumPy multiplies small floats of ml_dtypes in float32
-        return result if same else result.transpose(order)
+        left = reshape(x if same_a else transpose(x, order_a), shape_a)
+        right = reshape(y if same_b else transpose(y, order_b), shape_b)
+        result = reshape(matmul(left, right), shape)
+        if narrow is not None and result.dtype != x.dtype:
+            result = xp.astype(result, narrow)  # NumPy multiplies small floats of ml_dtypes in float32
+        return result if same else transpose(result, order)
 
     return product
 
 
-def einsum(arrays: list[Data], labels: list[list[Label]], wanted: list[Label]) -> Data:
+def einsum(xp: Any, arrays: list[Data], labels: list[list[Label]], wanted: list[Label]) -> Data:
     """Contract operands from the left, two at a time."""
     first, names = arrays[0], labels[0]
     for at in range(1, len(arrays)):
         later = {label for some in labels[at + 1 :] for label in some} | set(wanted)
-        first, names = _pair(first, names, arrays[at], labels[at], later)
-    gone = [i for i, label in enumerate(names) if label not in wanted]
-    if gone:
-        first = np.add.reduce(first, axis=tuple(gone), dtype=first.dtype)
-        names = [label for label in names if label in wanted]
+        first, names = _pair(xp, first, names, arrays[at], labels[at], later)
+    first, names = _presum(xp, first, names, set(wanted))
     sizes = dict(zip(names, first.shape, strict=True))
-    ordered = first.transpose([names.index(label) for label in wanted if label in sizes])
-    return ordered.reshape([sizes.get(label, 1) for label in wanted])
+    ordered = xp.transpose(first, [names.index(label) for label in wanted if label in sizes])
+    return xp.reshape(ordered, [sizes.get(label, 1) for label in wanted])
 
 
-def _pair(a: Data, la: list[Label], b: Data, lb: list[Label], later: set[Label]) -> tuple[Data, list[Label]]:
-    a, la = _presum(a, la, set(lb) | later)
-    b, lb = _presum(b, lb, set(la) | later)
-    batch = _by_stride(a, la, [x for x in la if x in lb and x in later])
-    inner = _by_stride(a, la, [x for x in la if x in lb and x not in later])
-    rows = _by_stride(a, la, [x for x in la if x not in lb])
-    cols = _by_stride(b, lb, [x for x in lb if x not in la])
+def _pair(xp: Any, a: Data, la: list[Label], b: Data, lb: list[Label], later: set[Label]) -> tuple[Data, list[Label]]:
+    a, la = _presum(xp, a, la, set(lb) | later)
+    b, lb = _presum(xp, b, lb, set(la) | later)
+    batch = [x for x in la if x in lb and x in later]
+    inner = [x for x in la if x in lb and x not in later]
+    rows, cols = [x for x in la if x not in lb], [x for x in lb if x not in la]
     size = dict(zip(la, a.shape, strict=True)) | dict(zip(lb, b.shape, strict=True))
 
     def flat(x: Data, names: list[Label], *groups: list[Label]) -> Data:
         order = [names.index(label) for group in groups for label in group]
-        shape = [math.prod(size[label] for label in group) for group in groups]
-        return x.transpose(order).reshape(shape)
+        return xp.reshape(xp.transpose(x, order), [math.prod(size[label] for label in group) for group in groups])
 
     if batch:
         left, right = flat(a, la, batch, rows, inner), flat(b, lb, batch, inner, cols)
     else:
         left, right = flat(a, la, rows, inner), flat(b, lb, inner, cols)
     names = [*batch, *rows, *cols]
-    return np.matmul(left, right).reshape([size[label] for label in names]), names
+    return xp.reshape(xp.matmul(left, right), [size[label] for label in names]), names
 
 
-def _presum(x: Data, names: list[Label], needed: set[Label]) -> tuple[Data, list[Label]]:
+def _presum(xp: Any, x: Data, names: list[Label], needed: set[Label]) -> tuple[Data, list[Label]]:
     gone = [i for i, label in enumerate(names) if label not in needed]
     if not gone:
         return x, names
-    return np.add.reduce(x, axis=tuple(gone), dtype=x.dtype), [label for label in names if label in needed]
-
-
-def _by_stride(x: Data, names: list[Label], some: list[Label]) -> list[Label]:
-    """Labels in the order in which they lie in memory, so that merging them need not copy."""
-    return sorted(some, key=lambda label: -abs(x.strides[names.index(label)]))
+    return xp.sum(x, axis=tuple(gone), dtype=x.dtype), [label for label in names if label in needed]

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.collectives import Collective
-from shardwright.engines import Lanes, Stacked, engine_named
-from shardwright.engines.lanes import aligned, common_extents, lanes_from, stack
+from shardwright.engines import Engine, Lanes, engine_named
+from shardwright.engines.lanes import aligned, common_extents, lanes_from, stack, tensor_at
 from shardwright.errors import ArrayError
 from shardwright.mesh import Axes, Mesh
 from shardwright.sharding import dtype_name, is_number
@@ -112,20 +112,12 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
         return iter(self.values())
 
     def _at(self, coords: tuple[int, ...]) -> NDArray[Any]:
-        data, n_lanes = self._lanes.data, len(coords)
-        tensor = data[tuple(at if n > 1 else 0 for at, n in zip(coords, data.shape[:n_lanes], strict=True))]
-        held = [
-            slice(None)
-            if e is None
-            else slice(0, int(e[tuple(a if n > 1 else 0 for a, n in zip(coords, e.shape, strict=True))]))
-            for e in self._lanes.extents
-        ]
-        result: NDArray[Any] = np.asarray(tensor)[(*held, ...)]
+        result = tensor_at(self._lanes, coords)
         result.flags.writeable = False
         return result
 
     @property
-    def _engine(self) -> Stacked:
+    def _engine(self) -> Engine:
         return engine_named(self.mesh.engine)
 
     def apply_collective(self, collective: Collective) -> "PerDevice":

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.array import Array, shard
-from shardwright.auto import current_policy
-from shardwright.dispatch import is_strict
+from shardwright.arrays import Array, shard
+from shardwright.eager import current_policy, is_strict
 from shardwright.engines import engine_named
 from shardwright.errors import ArrayError, ProgramError, TraceError
-from shardwright.explain import Explanation, explained
 from shardwright.mesh import Mesh, current_mesh
-from shardwright.program import Program, Traced, Type, agree, compiled, current_trace, lower, trace
-from shardwright.program.run import layout
+from shardwright.program.explanation import Explanation, explained
+from shardwright.program.lowering import lower
+from shardwright.program.node import Program, Type
+from shardwright.program.run import code_of, layout
+from shardwright.program.tracing import Traced, current_trace, trace
 from shardwright.rules import ShardingRule, is_array, resolved
 from shardwright.sharding import Layout, P, Sharding
 from shardwright.trees import flatten, paths_of, unflatten
@@ -117,16 +118,12 @@ class Lowered:
         self.layouts: list[Layout] = [layout(node) for node in self.program.inputs]
         self.constants = list(self.program.constants.items())
         self._results = [layout(node) for node in self.program.outputs]
-        inner = Program(
-            mesh,
-            [*self.program.inputs, *(node for node, _ in self.constants)],
-            self.program.outputs,
-            order=self.program.nodes,
-        )
-        self._run = compiled(inner)
+        self.code, self.nodes = code_of(self.program, [node for node, _ in self.constants])
         engine = engine_named(mesh.engine)
+        engine.check(mesh)
         if engine.processes > 1:  # before the first collective: one of a different program would wait for ever
-            agree(engine.everyones(self.program.fingerprint))
+            engine.agree(self.program.fingerprint)
+        self._run = engine.compile(self.code)
 
     def _traced(
         self, jit: "SJIT", leaves: list[Any], types: list[Type], given: Any, names: list[str]
@@ -162,6 +159,11 @@ class Lowered:
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
         """Run on the leaves of arguments of the kind that this was lowered for."""
+        made = self._run(*self.data(leaves))
+        return self._output([Array.of(out, d) for out, d in zip(self._results, made, strict=True)])
+
+    def data(self, leaves: Sequence[Any]) -> list[Any]:
+        """The shards of the arguments and constants, as the program wants them."""
         data = []
         for at, wanted in zip(self._arrays, self.layouts, strict=True):
             leaf = leaves[at]
@@ -171,8 +173,7 @@ class Lowered:
                 data.append(shard(leaf, wanted.sharding).data)
         for node, value in self.constants:  # read anew: x += 1 gives a variable another value
             data.append(value.data if value._layout is layout(node) else value.placed(layout(node)))
-        made = self._run(*data)
-        return self._output([Array.of(out, d) for out, d in zip(self._results, made, strict=True)])
+        return data
 
     def explain(self) -> Explanation:
         """Every step with its shardings, collectives, bytes, bound, time and memory."""
@@ -375,6 +376,10 @@ class SJIT:
             )
         return self._found(leaves, structure, wrapped, named)
 
+    def leaves(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """The leaves of arguments, in the order that a lowered function takes them."""
+        return flatten(self._wrapped(args, kwargs))[0]
+
     def cache_size(self) -> int:
         """For how many kinds of arguments there is a program."""
         return len(self._cache)
@@ -490,10 +495,18 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     rule, m, k and n of a matmul, `...0`, `...1` for dims that broadcast (the last one highest), d0, d1 for dims by
     number, r… for pieces of a reshape.
     """
+    return lowered_for(function, "explain", args, kwargs)[0].explain()
+
+
+def lowered_for(
+    function: Callable[..., Any], what: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Lowered, list[Any]]:
+    """A function lowered for arguments, and their leaves."""
     known = function if isinstance(function, SJIT) else sjit(function)
-    if not any(_is_dynamic(leaf) for leaf in flatten((args, kwargs))[0]):
+    leaves = known.leaves(*args, **kwargs)
+    if not any(_is_dynamic(leaf) for leaf in leaves):
         raise ProgramError(
-            f"explain traces what a function does with its arguments, and {known.__name__} got no array. Pass the arrays it "
-            f"works on: explain(lambda x, w: x @ w, x, w)."
+            f"{what} traces what a function does with its arguments, and {known.__name__} got no array. Pass the arrays it "
+            f"works on: {what}(lambda x, w: x @ w, x, w)."
         )
-    return known.lower(*args, **kwargs).explain()
+    return known.lower(*args, **kwargs), leaves

@@ -1,4 +1,4 @@
-"""`Explanation`: what a program will do, before anyone pays for it: every step, what it moves, what it holds, and why."""
+"""`Explanation`: what a program will do, before it runs: every step, what it moves, what a device holds, and why."""
 
 import html
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
-from shardwright.lowering import Plan
-from shardwright.plan import Strategy, lower_bound, strategies
-from shardwright.program import Fused, Node, Program, is_collective, peak_bytes, steps_of
+from shardwright.plan import Fused, OperationPlan, Step, Strategy, strategies
+from shardwright.program.node import Compute, Cond, Node, Program, Rounds, programs_in
+from shardwright.program.passes import peak_bytes
 
 MOST_SHOWN = 5  # strategies of an operation that are printed
 FEW = 3  # operations of a program whose strategies are printed with it
@@ -17,7 +17,7 @@ FEW = 3  # operations of a program whose strategies are printed with it
 
 @dataclass(frozen=True)
 class Row:
-    """One step: an operation on shards, or a collective."""
+    """One step: a local computation, or a step that communicates."""
 
     operation: str
     source: str  # file:line
@@ -25,14 +25,15 @@ class Row:
     results: tuple[str, ...]
     collective: str  # its name and axes; "" where a step is local
     groups: str  # how many groups of how many devices
-    bytes: int  # that a device receives
+    bytes: int  # that the busiest device receives
     lower_bound: int
     time: float
     memory: int  # bytes that a device holds once the step is done
     origins: dict[str, str] = field(default_factory=dict)  # for each axis of the result where it comes from
-    plan: Plan | None = None
+    plan: OperationPlan | None = None
     inside: str = ""  # the loops and branches that it is a part of
     times: int = 1  # how often it runs; of a while loop's body once for every round
+    counted: int | None = None  # bytes that the busiest device did receive, each time; only `measure` knows
 
     @property
     def chosen(self) -> Strategy | None:
@@ -45,10 +46,7 @@ class Row:
         plan = self.plan
         if plan is None:
             return ()
-        shapes = [layout.shape for layout in plan.given]
-        shardings = [layout.sharding for layout in plan.given]
-        looked = strategies(plan.rule, shardings, shapes, [d.itemsize for d in plan.dtypes], plan.wanted)
-        unlike = {tuple(s.placement.items()): s for s in chain([plan.strategy], looked)}
+        unlike = {tuple(s.placement.items()): s for s in chain([plan.strategy], strategies(plan.problem.afresh()))}
         return tuple(unlike.values())
 
     @property
@@ -56,15 +54,16 @@ class Row:
         """Why the chosen strategy won."""
         if self.chosen is None:
             return ""
-        others = [s for s in self.considered if s.placement != self.chosen.placement]
+        others = [s for s in self.considered if s.placement != self.chosen.placement and s.idle == self.chosen.idle]
         if not others:
-            return "it is the only one"
+            return "it is the only one that leaves idle axes idle" if len(self.considered) > 1 else "it is the only one"
         best = min(others, key=lambda s: s.rank)
         if best.time > self.chosen.time:
             return f"it takes {_time(self.chosen.time)}, the next best {_time(best.time)}"
         same = f"it takes {_time(self.chosen.time)} like the next best"
-        if best.rank[1] > self.chosen.rank[1]:
-            return f"{same}, but puts {_time(best.rank[1] - self.chosen.rank[1])} of it off until the result is read"
+        now = best.rank[2] - self.chosen.rank[2]
+        if now > 0:
+            return f"{same}, but defers {_time(now)} of it until the result is read"
         return f"{same}, and {self.chosen.memory:,} B of memory against {best.memory:,}"
 
     @property
@@ -86,7 +85,7 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """The row as the table prints it."""
         what = f"{self.inside}{self.collective or self.operation}({', '.join(self.operands)})"
-        moved = (f"{self.bytes:,}", f"{self.lower_bound:,}") if self.collective or self.bytes else ("", "")
+        moved = (f"{self.bytes:,}", f"{self.lower_bound:,}") if self.collective else ("", "")
         name = self.source.rpartition(":")
         place = f"{Path(name[0]).name}:{name[2]}" if name[0] else ""
         return (place, what, ", ".join(self.results), self.groups, *moved, _time(self.time), f"{self.memory:,}")
@@ -97,13 +96,18 @@ HEAD = ("source", "step", "result", "groups", "bytes", "bound", "time", "held")
 
 @dataclass(frozen=True)
 class Explanation:
-    """The steps of a program in order, with totals and what was decided on the way."""
+    """The steps of a program in order, with totals and what was decided on the way.
+
+    Programs are pure, so equal operations are one step and what no output needs is none: `shared` and `dead` count them.
+    """
 
     rows: tuple[Row, ...]
     peak_bytes: int  # the most that a device holds at a time
     total_bytes: int  # that a device receives in all: of branches the dearer, of a while loop one round
     total_time: float  # seconds of communication in all
     notes: tuple[str, ...] = ()
+    shared: int = 0  # operations that were asked for again
+    dead: int = 0  # operations that no output needs
 
     @property
     def operations(self) -> tuple[Row, ...]:
@@ -118,8 +122,13 @@ class Explanation:
     def _total(self) -> str:
         return (
             f"{len(self.rows)} steps; a device receives {self.total_bytes:,} B in {_time(self.total_time)} (communication "
-            f"only) and holds at most {self.peak_bytes:,} B"
+            f"only) and holds at most {self.peak_bytes:,} B{self._spared()}"
         )
+
+    def _spared(self) -> str:
+        counts = ((self.shared, "asked for again"), (self.dead, "that no output needs"))
+        spared = [f"{count} {what}" for count, what in counts if count]
+        return f"; spared: {' and '.join(spared)}" if spared else ""
 
     def __str__(self) -> str:
         table = [HEAD, *(row.cells for row in self.rows)]
@@ -150,35 +159,50 @@ def _fit(text: str, width: int, left: bool) -> str:
     return text.ljust(width) if left else text.rjust(width)
 
 
-def explained(program: Program) -> Explanation:
-    """The explanation of a final program."""
+def explained(program: Program, ran: "Ran | None" = None) -> Explanation:
+    """The explanation of a final program; with what `measure` saw when it ran, if it did."""
     peak, held = peak_bytes(program, program.nodes)
     rows: list[Row] = []
     notes = list(program.notes)
     received, time, most = 0, 0.0, peak
     for node, memory in zip(program.nodes, held, strict=True):
-        own = _rows(node, memory, program)
+        own = [_measured(row, node, ran) for row in _rows(node, memory, program)]
         rows += own
         received += sum(row.bytes for row in own)
         time += sum(row.time for row in own)
-        parts = {name: explained(part) for name, part in programs_inside(node).items()}
+        parts = {name: explained(part, ran) for name, part in programs_in(node.what).items()}
         if not parts:
             continue
-        rounds = node.how.get("rounds", 1)
+        rounds = node.what.rounds if isinstance(node.what, Rounds) else 1
         for name, part in parts.items():
-            lead = f"{node.op} {name}{f' × {rounds}' if node.op == 'scan' else ''}: "
-            rows += [replace(row, inside=lead + row.inside, times=row.times * rounds) for row in part.rows]
+            lead = f"{node.op} {name}{f' × {rounds}' if isinstance(node.what, Rounds) else ''}: "
+            times = rounds if ran is None else 1  # what ran was counted
+            rows += [replace(row, inside=lead + row.inside, times=row.times * times) for row in part.rows]
             notes += part.notes
-        combine = max if node.op == "cond" else sum
+        combine = max if isinstance(node.what, Cond) else sum
         received += rounds * combine(part.total_bytes for part in parts.values())
         time += rounds * combine(part.total_time for part in parts.values())
         most = max(most, memory + max(part.peak_bytes for part in parts.values()))
-    return Explanation(tuple(rows), most, received, time, tuple(notes))
+    return Explanation(tuple(rows), most, received, time, tuple(notes), program.shared, program.dead)
 
 
-def programs_inside(node: Node) -> dict[str, Program]:
-    """The programs of a loop or a choice."""
-    return {k: p for k, p in node.how.items() if isinstance(p, Program)} if isinstance(node.how, dict) else {}
+class Ran:
+    """What was seen of the nodes of a program when it ran: how often each did, and what the busiest device received."""
+
+    def __init__(self) -> None:
+        self.times: dict[Node, int] = {}
+        self.received: dict[Node, int] = {}
+
+    def add(self, node: Node, received: int) -> None:
+        """A node ran once."""
+        self.times[node] = self.times.get(node, 0) + 1
+        self.received[node] = max(self.received.get(node, 0), received)
+
+
+def _measured(row: Row, node: Node, ran: Ran | None) -> Row:
+    if ran is None:
+        return row
+    return replace(row, counted=ran.received.get(node, 0), times=ran.times.get(node, 0))
 
 
 def _rows(node: Node, memory: int, program: Program) -> list[Row]:
@@ -191,22 +215,13 @@ def _rows(node: Node, memory: int, program: Program) -> list[Row]:
         if kind.sharding is not None
         for axis in kind.sharding.axes
     }
-    if is_collective(node) or isinstance(node.how, Fused):
-        steps = steps_of(node)
-        bound = sum(lower_bound(s.source, s.result, s.shape, s.itemsize) for s in steps)
-        over = f"{node.op} {','.join(steps[0].axes)}".rstrip()
-        moved = sum(s.received for s in steps)
-        row = Row(
-            node.op, node.source, operands, results, over, steps[0].groups, moved, bound, node.how.time, memory, origins
-        )
-        return [row]
-    if isinstance(node.how, Plan):
-        fetched = node.how.strategy.fetched
-        moved, time = sum(c.bytes for c in fetched), sum(c.time for c in fetched)
-        over = ", ".join(f"{name} {c.name} {','.join(c.axes)}" for c in fetched if c.bytes)
-        return [Row(name, node.source, operands, results, over, "", moved, moved, time, memory, origins, node.how)]
-    if isinstance(node.how, dict):
-        return [Row(name, node.source, operands, results, "", "", 0, 0, 0.0, memory, origins)]
+    what = node.what
+    if isinstance(what, Step | Fused):
+        over = f"{what.name} {','.join(what.axes)}".rstrip()
+        figures = what.groups, what.received, what.lower_bound, what.time
+        return [Row(what.name, node.source, operands, results, over, *figures, memory, origins, node.plan)]
+    if isinstance(what, Compute) or programs_in(what):
+        return [Row(name, node.source, operands, results, "", "", 0, 0, 0.0, memory, origins, node.plan)]
     return []
 
 

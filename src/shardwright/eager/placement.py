@@ -1,4 +1,4 @@
-"""The current mesh, and where new arrays go on it when nobody says.
+"""Where new arrays go on the current mesh when no sharding is given.
 
 Inside `with mesh:` new arrays lie on that mesh. The policy: the axes of the mesh, in their order, split the dims in the
 order of their sizes, largest first (the earlier of equals); a dim shorter than its axis is left whole and the axis
@@ -37,7 +37,7 @@ _policy: ContextVar[Policy] = ContextVar("policy", default=largest_dims)
 
 @contextlib.contextmanager
 def auto_sharding(policy: Policy) -> Iterator[None]:
-    """Inside, new arrays for which nobody gives a sharding are laid out as `policy(shape, mesh)` says.
+    """Inside, new arrays without a sharding are laid out as `policy(shape, mesh)` says.
 
     >>> with Mesh(x=2), auto_sharding(lambda shape, mesh: P()):
     ...     auto_spec((8,), current_mesh())
@@ -60,7 +60,7 @@ def auto_spec(shape: tuple[int, ...], mesh: Mesh) -> P:
     return _policy.get()(shape, mesh)
 
 
-def placed(shape: tuple[int, ...], sharding: "Sharding | P | None") -> Sharding:
+def sharding_for(shape: tuple[int, ...], sharding: "Sharding | P | None") -> Sharding:
     """The sharding of a new array: the one given, or that of the policy, on the current mesh."""
     if isinstance(sharding, Sharding):
         return sharding

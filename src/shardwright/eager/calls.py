@@ -1,8 +1,8 @@
-"""From a call to its result: the strategy of an operation is chosen once per layouts and kept; a warm call looks it up.
+"""From a call to its result: an operation's plan is made once per layouts and kept; a warm call looks it up.
 
-`apply` is the one way an operation runs. Operands are brought where the strategy wants them, the kernel computes on all
-lanes at once, and the result is an array with the sharding that the rule gives. Gathers that nobody asked for are
-seen here: they warn, or inside `strict()` raise.
+`apply` is the one way an operation runs. Operands are brought where the plan has them, its instructions run on the mesh's
+engine, and the result is an array with the sharding that the rule gives. Implicit gathers are noticed here: they warn, or
+inside `strict()` raise.
 """
 
 import contextlib
@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from shardwright.eager.dynamic import found
+from shardwright.eager.held import Held, changing
+from shardwright.engines import engine_named
 from shardwright.errors import ArrayError, ImplicitGatherError, ImplicitGatherWarning, OperationError
-from shardwright.held import Held, changing
-from shardwright.lowering import MOST_PLANS, NO_ATTRS, Attrs, Plan, common_mesh
-from shardwright.ops import OPS, Call
+from shardwright.ops import NO_ATTRS, OPS, Attrs
+from shardwright.plan import ImplicitGather, Local, OperationPlan, common_mesh, make_plan, plan_operation, scales_safely
 from shardwright.sharding import Sharding, layout_of
 
 WARN_ABOVE = 16 * 2**20  # bytes that an implicit gather may bring to a device unnoticed
@@ -60,15 +59,15 @@ def is_strict() -> bool:
     return _strict.get()
 
 
-_recorded: "tuple[int, list[tuple[Plan, str]]] | None" = None  # the thread that records, and what it saw
+_recorded: "tuple[int, list[tuple[OperationPlan, str]]] | None" = None  # the thread that records, and what it saw
 
 
 @contextlib.contextmanager
-def recording() -> Iterator["list[tuple[Plan, str]]"]:
+def recording() -> Iterator["list[tuple[OperationPlan, str]]"]:
     """Inside, every operation that runs is noted, with the line that asked for it."""
     global _recorded  # a plain global: the warm path looks at it
     before = _recorded
-    seen: list[tuple[Plan, str]] = []
+    seen: list[tuple[OperationPlan, str]] = []
     _recorded = (threading.get_ident(), seen)
     try:
         yield seen
@@ -76,54 +75,113 @@ def recording() -> Iterator["list[tuple[Plan, str]]"]:
         _recorded = before
 
 
-_plans: dict[Any, Plan] = {}
+class Ready:
+    """An operation's plan, and what running it eagerly takes."""
+
+    __slots__ = ("engine", "gathers", "lazy", "plain", "plan", "results")
+
+    def __init__(self, plan: OperationPlan) -> None:
+        self.plan = plan
+        self.results = plan.results
+        self.gathers = plan.gathers
+        self.engine = engine_named(plan.problem.mesh.engine)
+        local, in_place = plan.local, plan.given == plan.operands
+        fuses = self.engine.fuses and local is not None
+        self.lazy = fuses and plan.op.contracts and bool(plan.results[0].partial_lanes)
+        scalars = len(plan.instructions[0].inputs) != len(plan.given) if plan.instructions else False
+        self.plain = (
+            self.engine.plain(local, scalars)  # type: ignore[attr-defined]  # of engines that fuse
+            if fuses and in_place and not self.lazy and not self.gathers
+            else None
+        )
 
 
-def _keep(key: Any, plan: Plan) -> Plan:
-    if len(_plans) >= MOST_PLANS:
-        _plans.clear()
-    _plans[key] = plan
-    return plan
+_ready: dict[Any, Ready] = {}
+_by_plan: dict[OperationPlan, Ready] = {}
+MOST_READY = 65536  # that are kept; then all are forgotten: a loop over ever new slices must not fill memory
+
+
+def _prepared(key: Any, name: str, operands: Sequence[Any], attrs: Attrs) -> Ready:
+    """The plan for operands of these kinds, kept under a key.
+
+    A key has only the types of scalars. Beside a partial operand the plan depends on a scalar's value too, and is looked up
+    by that.
+    """
+    partial = any(isinstance(x, Held) and x._layout.partial_lanes for x in operands)
+    verdict = _scales_safely(name, operands, attrs) if partial else None
+    plan = plan_operation(name, [kind_of(x) for x in operands], attrs, trusted=bool(verdict))
+    ready = _by_plan.get(plan)
+    if ready is None:
+        if len(_ready) >= MOST_READY:
+            _ready.clear()
+            _by_plan.clear()
+        ready = _by_plan[plan] = Ready(plan)
+    if not partial or (verdict is None and all(isinstance(x, Held) for x in operands)):
+        _ready[key] = ready
+    return ready
+
+
+def _scales_safely(name: str, operands: Sequence[Any], attrs: Attrs) -> bool | None:
+    """Whether a partial operand may be multiplied by other arrays summand by summand: an infinity, a NaN or a division by 0
+    would not be the sum's. All devices decide by the same numbers, the extremes of all elements. None where no data decides."""
+    arrays = [x for x in operands if isinstance(x, Held)]
+    linear = OPS[name].rule([x.shape for x in arrays], attrs).linear if len(arrays) > 1 else ""
+    if linear not in ("mul", "over"):
+        return None
+    for x in arrays:
+        if x._layout.partial_lanes or not x.size:
+            continue
+        size = apply("abs", (x,)) if x.dtype.kind != "u" else x
+        everything = Attrs(axis=tuple(range(x.ndim)), keepdims=False)
+        largest, smallest = (float(apply(which, (size,), everything).host()) for which in ("max", "min"))
+        if not scales_safely(largest, smallest, x.dtype, linear == "over"):
+            return False
+    return True
 
 
 def kind_of(operand: Any) -> Any:
-    """What a plan needs to know of an operand: layout and dtype, or the number itself."""
+    """What a plan needs to know of an operand: layout and dtype, or the scalar itself."""
     return (operand._layout, operand._dtype) if isinstance(operand, Held) else operand
 
 
 def apply(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> Any:
     """Run an operation of the table on arrays and, where it is element by element, Python scalars."""
     key = (name, *[(x._layout, x._dtype) if isinstance(x, Held) else type(x) for x in operands], attrs.key)
-    plan = _plans.get(key)
-    if plan is None:
+    ready = _ready.get(key)
+    if ready is None:
         traced = _traced(operands)
         if traced is not None:
             return traced.record(name, operands, attrs)
-        plan = _keep(key, Plan(OPS[name], [kind_of(x) for x in operands], attrs))
-    return _run(plan, operands, next(type(x) for x in operands if isinstance(x, Held)))
+        ready = _prepared(key, name, operands, attrs)
+    return _run(ready, operands, next(type(x) for x in operands if isinstance(x, Held)))
 
 
 def _traced(operands: Sequence[Any]) -> Any:
-    """An operand that stands for a value that nobody knows yet, if there is one: it records what is asked of it."""
+    """The first traced operand, or None."""
     return next((x for x in operands if isinstance(x, Held) and x.traces), None)
 
 
-def _run(plan: Plan, operands: Sequence[Any], cls: type[Held]) -> Any:
-    """Bring the operands into place, compute, and wrap the results."""
-    if plan.gathers:
-        mind_gathers(plan.gathers)
-    if plan.guarded and not plan.is_safe([x.data if isinstance(x, Held) else x for x in operands]):
-        return apply(plan.op.name, [x.whole() if isinstance(x, Held) else x for x in operands], plan.attrs)
+def _run(ready: Ready, operands: Sequence[Any], cls: type[Held]) -> Any:
+    """Bring the operands into place, run the plan's instructions, and wrap the results."""
+    plan, engine = ready.plan, ready.engine
+    if ready.gathers:
+        mind_gathers(ready.gathers)
     if _recorded is not None and _recorded[0] == threading.get_ident():
         _recorded[1].append((plan, source_line()))
     targets = iter(plan.operands)
     data = [x.placed(next(targets)) if isinstance(x, Held) else x for x in operands]
-    if plan.lazy:
-        return cls.deferred(plan.results[0], plan.dtypes_made[0], lambda reduce: plan.contracted(data, reduce))
-    made = plan.compute(data)
-    if len(plan.results) == 1:
-        return cls.of(plan.results[0], made[0])
-    return tuple(cls.of(out, d) for out, d in zip(plan.results, made, strict=True))
+    if ready.lazy:
+        local = plan.local
+        return cls.deferred(plan.results[0], plan.dtypes[0], lambda reduce: engine.product(local, data, reduce))  # type: ignore[attr-defined]
+    values = dict(enumerate(data))
+    for what, inputs, outputs in plan.instructions:
+        given = [values[slot.number] for slot in inputs]
+        made = engine.local(what, given) if isinstance(what, Local) else (engine.step(what, given[0]),)
+        values.update((slot.number, x) for slot, x in zip(outputs, made, strict=True))
+    results = [values[slot.number] for slot in plan.outputs]
+    if len(results) == 1:
+        return cls.of(plan.results[0], results[0])
+    return tuple(cls.of(layout, x) for layout, x in zip(plan.results, results, strict=True))
 
 
 def make(cls: type[Held], name: str, sharding: Sharding, shape: tuple[int, ...], attrs: Attrs = NO_ATTRS) -> Any:
@@ -131,43 +189,31 @@ def make(cls: type[Held], name: str, sharding: Sharding, shape: tuple[int, ...],
     trace = _tracer.get()
     if trace is not None:
         return trace.make(name, sharding, shape, attrs)
-    layout = layout_of(sharding.replace(partial=(), halo={}), shape)
-    rule = OPS[name].rule((), {**attrs, "shape": shape})
-    call = Call(rule, (), (layout,), attrs, len(layout.lanes))
-    made = cls.of(layout, np.asarray(OPS[name].kernel(call)))
+    local = make_plan(name, sharding, shape, attrs.key)
+    (data,) = engine_named(sharding.mesh.engine).local(local, ())
+    made = cls.of(local.results[0], data)
     wanted = layout_of(sharding, shape)
-    return made if wanted is layout else cls.of(wanted, made.placed(wanted))
+    return made if wanted is made.layout else cls.of(wanted, made.placed(wanted))
 
 
-def find(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> list[tuple[Sharding | None, NDArray[Any]]]:
-    """Run an operation whose results have shapes that only the data tells: (sharding, whole data) of each result.
-
-    Operands lie as the first does; where the rule has no factor for a result, every device needs all of them.
-    """
-    if _traced(operands) is not None and not OPS[name].rule([x.shape for x in operands], attrs).outputs:
-        raise OperationError(
-            f"{name} works on the whole tensor on the host, and while a program is traced there is none. Write it with "
-            f"where(mask, value, x), take or slices, or do it outside of the traced function."
-        )
+def find(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> list[Any]:
+    """Run an operation whose results have data-dependent shapes; arrays of the operands' kind."""
+    rule = OPS[name].rule([x.shape for x in operands], attrs)
     if _traced(operands) is not None:
+        if not rule.outputs:
+            raise OperationError(
+                f"{name} works on the whole tensor on the host, and while a program is traced there is none. Write it with "
+                f"where(mask, value, x), take or slices, or do it outside of the traced function."
+            )
         raise OperationError(
-            f"{name}: only the data tells the shape of the result, and while a program is traced there is none. Do this "
+            f"{name} has a result with a data-dependent shape, and while a program is traced there is no data. Do this "
             f"outside of the traced function, or with a fixed shape: where(mask, x, 0)."
         )
-    op, mesh = OPS[name], common_mesh([(x._layout, x._dtype) for x in operands])
-    rule = op.rule([x.shape for x in operands], attrs)
-    whole = not rule.outputs
-    if whole:
+    common_mesh([(x._layout, x._dtype) for x in operands])
+    if not rule.outputs:
         split = [x for x in operands if any(dim.parts > 1 for dim in x.layout.dims)]
-        mind_gathers([(name, x.summary(), (), x.nbytes) for x in split])
-    there = Sharding(mesh) if whole else operands[0].sharding.replace(partial=(), halo={})
-    layouts = [layout_of(there, x.shape) for x in operands]
-    n_lanes = 0 if whole else len(layouts[0].lanes)
-    data = [x.placed(layout) for x, layout in zip(operands, layouts, strict=True)]
-    if whole:
-        data = [x.reshape(layout.shape) for x, layout in zip(data, layouts, strict=True)]
-    result: list[tuple[Sharding | None, NDArray[Any]]] = op.kernel(Call(rule, layouts, (), attrs, n_lanes), *data)
-    return result
+        mind_gathers([ImplicitGather(name, x.summary(), (), x.nbytes) for x in split])
+    return found(name, rule, operands, attrs)
 
 
 # -- operators ----------------------------------------------------------------------------------------------------------
@@ -187,20 +233,20 @@ def binary(name: str, a: Any, b: Any) -> Any:
         key = (name, a._layout, type(b), a._dtype)
     else:
         key = (name, type(a), b._layout, b._dtype)
-    plan = _plans.get(key)
-    if plan is None:
+    ready = _ready.get(key)
+    if ready is None:
         traced = _traced((a, b))
         if traced is not None:
             return traced.record(name, (a, b), NO_ATTRS)
-        plan = _keep(key, Plan(OPS[name], (kind_of(a), kind_of(b)), NO_ATTRS))
-    plain = plan.plain
+        ready = _prepared(key, name, (a, b), NO_ATTRS)
+    plain = ready.plain
     if plain is None or _recorded is not None:
-        return _run(plan, (a, b), type(a) if isinstance(a, Held) else type(b))
+        return _run(ready, (a, b), type(a) if isinstance(a, Held) else type(b))
     if type(a) is type(b):
-        return a.of(plan.results[0], plain(a.data, b.data))
+        return a.of(ready.results[0], plain(a.data, b.data))
     if isinstance(a, Held):
-        return a.of(plan.results[0], plain(a.data, b))
-    return b.of(plan.results[0], plain(a, b.data))
+        return a.of(ready.results[0], plain(a.data, b))
+    return b.of(ready.results[0], plain(a, b.data))
 
 
 def matmul(a: Any, b: Any) -> Any:
@@ -212,19 +258,19 @@ def matmul(a: Any, b: Any) -> Any:
         if a is NotImplemented or b is NotImplemented:
             return NotImplemented
     key = ("matmul", a._layout, b._layout, a._dtype, b._dtype)
-    plan = _plans.get(key)
-    if plan is None:
+    ready = _ready.get(key)
+    if ready is None:
         attrs = _MATMUL[min(a.ndim, 2), min(b.ndim, 2)]
         if attrs is None:
             raise OperationError(f"matmul: operands of shapes {a.shape} and {b.shape}; both need at least one dim.")
         traced = _traced((a, b))
         if traced is not None:
             return traced.record("einsum", (a, b), attrs)
-        plan = _keep(key, Plan(OPS["einsum"], (kind_of(a), kind_of(b)), attrs))
-    plain = plan.plain
+        ready = _prepared(key, "einsum", (a, b), attrs)
+    plain = ready.plain
     if plain is None or _recorded is not None:
-        return _run(plan, (a, b), type(a))
-    return a.of(plan.results[0], plain(a.data, b.data))
+        return _run(ready, (a, b), type(a))
+    return a.of(ready.results[0], plain(a.data, b.data))
 
 
 _LEFT, _RIGHT = {1: "k", 2: "... m k"}, {1: "k", 2: "... k n"}
@@ -272,7 +318,7 @@ def _inplace(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 # -- gathers that nobody asked for ----------------------------------------------------------------------------------------
 
 
-def mind_gathers(gathers: Sequence[tuple[str, str, Sequence[int], int]], line: str = "") -> None:
+def mind_gathers(gathers: Sequence[ImplicitGather], line: str = "") -> None:
     """Warn of large gathers; inside `strict()` refuse any."""
     line = line or source_line()
     for name, text, dims, size in gathers:

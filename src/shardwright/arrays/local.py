@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import optree
 
-from shardwright.array import Array, as_sharding, check_partial, repadded, same_where_shared, shard
+from shardwright.arrays.array import Array, as_sharding, same_where_shared, shard
+from shardwright.arrays.per_device import PerDevice, same_mesh
 from shardwright.engines import engine_named
 from shardwright.engines.lanes import relane, spread
 from shardwright.errors import ArrayError
 from shardwright.mesh import Mesh
-from shardwright.per_device import PerDevice, same_mesh
-from shardwright.sharding import P, Sharding, layout_of
+from shardwright.sharding import P, Sharding, check_partial, layout_of
 
 
 def shard_map(fn: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
@@ -97,6 +97,7 @@ def _to_array(v: object, mesh: Mesh, spec: Any) -> Array:
             offsets[dim] = cuts
             if sharding.offsets_of(dim) not in ((), tuple(cuts)):
                 raise ArrayError(f"shard_map: the shards of dim {dim} begin at {cuts}, but {sharding} says otherwise.")
-    check_partial(sharding, v.dtype)
+    check_partial(sharding, v.dtype, ArrayError)
     layout = layout_of(sharding.replace(offsets=offsets), tuple(shape))
-    return Array.of(layout, repadded(same_where_shared(lanes.data, layout, "shard_map"), layout))
+    same_where_shared(lanes.data, layout, "shard_map")
+    return Array.of(layout, engine_named(mesh.engine).from_lanes(lanes, layout))

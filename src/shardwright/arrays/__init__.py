@@ -1,0 +1,26 @@
+"""The global view (`Array`), the local view (`PerDevice`), the way between them, and indexing."""
+
+from shardwright.arrays.array import Array, as_sharding, from_shards, gather, replicate, shard
+from shardwright.arrays.indexing import held_like, take
+from shardwright.arrays.local import shard_map
+from shardwright.arrays.per_device import PerDevice, host_array, process_coords, process_index, same_mesh
+from shardwright.arrays.shards import Shard, Shards
+
+__all__ = [
+    "Array",
+    "PerDevice",
+    "Shard",
+    "Shards",
+    "as_sharding",
+    "from_shards",
+    "gather",
+    "held_like",
+    "host_array",
+    "process_coords",
+    "process_index",
+    "replicate",
+    "same_mesh",
+    "shard",
+    "shard_map",
+    "take",
+]

@@ -1,0 +1,46 @@
+"""From a call to its result: tensors as engines hold them, where new ones go, and operations run one by one."""
+
+from shardwright.eager.calls import (
+    apply,
+    binary,
+    find,
+    is_strict,
+    kind_of,
+    lifted,
+    make,
+    matmul,
+    mind_gathers,
+    operator_method,
+    operators,
+    recording,
+    source_line,
+    strict,
+    tracing,
+    unary,
+)
+from shardwright.eager.held import Held
+from shardwright.eager.placement import auto_sharding, auto_spec, current_policy, sharding_for
+
+__all__ = [
+    "Held",
+    "apply",
+    "auto_sharding",
+    "auto_spec",
+    "binary",
+    "current_policy",
+    "find",
+    "is_strict",
+    "kind_of",
+    "lifted",
+    "make",
+    "matmul",
+    "mind_gathers",
+    "operator_method",
+    "operators",
+    "recording",
+    "sharding_for",
+    "source_line",
+    "strict",
+    "tracing",
+    "unary",
+]

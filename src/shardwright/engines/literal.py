@@ -1,0 +1,373 @@
+"""The literal engine: one NumPy array a device, and no device sees another's.
+
+Every step runs by its messages, each of them copied and its bytes counted by the one function that may read another device's
+array. It is the rehearsal for real processes, and the proof that what `explain` says is what happens.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.collectives import Collective
+from shardwright.engines.compiled import scanned
+from shardwright.engines.lanes import Lanes, stack, tensors
+from shardwright.engines.stacked import Stacked
+from shardwright.errors import EngineError
+from shardwright.kernels import NUMPY, run
+from shardwright.mesh import Mesh
+from shardwright.plan import (
+    Choice,
+    Code,
+    Fetch,
+    Fused,
+    Instruction,
+    Local,
+    Move,
+    Reduce,
+    Scan,
+    Slot,
+    Step,
+    While,
+    move_steps,
+)
+from shardwright.sharding import REDUCTIONS, Layout
+
+Array = NDArray[Any]
+MOST_DEVICES = 4096
+
+
+class Store:
+    """The shards of a tensor, one array a device."""
+
+    __slots__ = ("dtype", "parts")
+
+    def __init__(self, parts: Sequence[Array], dtype: "np.dtype[Any] | None" = None) -> None:
+        self.parts = tuple(np.asarray(part) for part in parts)
+        self.dtype = dtype or self.parts[0].dtype
+
+
+class Tally:
+    """Bytes that devices received, by place."""
+
+    def __init__(self) -> None:
+        self.received: dict[int, int] = {}
+
+    def add(self, place: int, count: int) -> None:
+        """A device received some bytes."""
+        self.received[place] = self.received.get(place, 0) + count
+
+    @property
+    def busiest(self) -> int:
+        """What the device that received most did."""
+        return max(self.received.values(), default=0)
+
+
+class Literal:
+    """One array a device; every byte that moves is counted."""
+
+    name = "literal"
+    xp = NUMPY
+    processes = 1
+    fuses = False
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._stacked = Stacked()
+
+    def check(self, mesh: Mesh) -> None:
+        """Refuse more devices than one process can hold one by one."""
+        if mesh.size > MOST_DEVICES:
+            raise EngineError(
+                f"The literal engine holds an array for every device and runs every message: {mesh.size:,} devices of {mesh} "
+                f"are more than its {MOST_DEVICES:,}. Use a smaller mesh, or engine='numpy'."
+            )
+
+    def agree(self, steps: tuple[str, ...]) -> None:
+        """There is one process."""
+
+    # -- counting -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def counting(self) -> Iterator[Tally]:
+        """Inside, the bytes of every message are counted."""
+        before = getattr(self._local, "tally", None)
+        self._local.tally = tally = Tally()
+        try:
+            yield tally
+        finally:
+            self._local.tally = before
+
+    def _receive(self, parts: "Sequence[Array] | Mapping[int, Array]", sender: int, receiver: int, where: Any) -> Array:
+        """A part of another device's array, copied: the only place where one device sees another's elements."""
+        data = parts[sender][where].copy()
+        tally = getattr(self._local, "tally", None)
+        if tally is not None:
+            tally.add(receiver, data.nbytes)
+        return data
+
+    # -- host tensors -------------------------------------------------------------------------------------------------
+
+    def put(self, host: Array, layout: Layout) -> Store:
+        """Every device cuts its own part."""
+        self.check(layout.mesh)
+        plain = [_cut(host, layout, place) for place in range(layout.mesh.size)]
+        return Store(_apart(plain, layout, layout.partial_lanes), host.dtype)
+
+    def whole(self, data: Store, layout: Layout) -> Array:
+        """The tensor on the host, reduced."""
+        sharding = layout.sharding
+        if sharding.partial:
+            done = sharding.replace(partial=()).for_shape(layout.shape)
+            data = self.step(Reduce("all_reduce", sharding.partial, sharding, done, layout.shape, data.dtype), data)
+        host = np.zeros(layout.shape, data.dtype)
+        for place, part in enumerate(data.parts):
+            view = layout.at(place)
+            core = tuple(
+                slice(dim.low, dim.low + high - low) for dim, (low, high) in zip(view.dims, view.offsets, strict=True)
+            )
+            host[tuple(slice(low, high) for low, high in view.offsets)] = part[core]
+        return host
+
+    def shard(self, data: Store, layout: Layout, place: int) -> Array:
+        """What the device at a place holds."""
+        return data.parts[place].view()
+
+    def assemble(self, shards: Sequence[Array], layout: Layout) -> Store:
+        """Data from the tensor of every device, in their order."""
+        self.check(layout.mesh)
+        return Store([np.array(shard) for shard in shards])
+
+    def astype(self, data: Store, dtype: Any) -> Store:
+        """Elements converted to a dtype."""
+        return Store([part.astype(dtype) for part in data.parts])
+
+    def copy(self, data: Store) -> Store:
+        """The same shards in memory of their own."""
+        return Store([part.copy() for part in data.parts])
+
+    def row(self, data: Store, layout: Layout, at: int) -> Store:
+        """One row of a table whose first dim is whole."""
+        return Store([part[at] for part in data.parts], data.dtype)
+
+    def stack(self, rows: Sequence[Store], layout: Layout, dtype: Any) -> Store:
+        """Rows as a table."""
+        if not rows:
+            return Store([np.zeros(layout.at(place).local_shape, dtype) for place in range(layout.mesh.size)], dtype)
+        return Store([np.stack(parts) for parts in zip(*(row.parts for row in rows), strict=True)], rows[0].dtype)
+
+    # -- local computations and steps -----------------------------------------------------------------------------------
+
+    def local(self, local: Local, data: Sequence[Any]) -> tuple[Store, ...]:
+        """A kernel on every device's own shards, one device after the other."""
+        call, mesh = local.call, (*local.operands, *local.results)[0].mesh
+        self.check(mesh)
+        made = []
+        for place in range(mesh.size):
+            shards = [x.parts[place] if isinstance(x, Store) else x for x in data]
+            made.append(run(call.at(place), shards))
+        return tuple(
+            Store(parts, dtype) for parts, dtype in zip(zip(*made, strict=True), call.result_dtypes, strict=True)
+        )
+
+    def step(self, step: Step, data: Store) -> Store:
+        """One step, message by message."""
+        if isinstance(step, Reduce):
+            return self._reduced((step,), (data,))[0]
+        assert isinstance(step, Move), step
+        fill = step.fill if isinstance(step, Fetch) else 0
+        parts = []
+        own = {device: place for place, device in enumerate(step.source.mesh.device_ids)}
+        for place, device in enumerate(step.result.mesh.device_ids):
+            made = np.full(step.there.at(place).local_shape, fill, data.dtype)
+            for message in step.messages(place):
+                if own.get(device) == message.sender:
+                    made[message.target] = data.parts[message.sender][message.source]
+                elif message.elements:
+                    made[message.target] = self._receive(data.parts, message.sender, place, message.source)
+            parts.append(made)
+        held = step.source.partial if step.result.mesh == step.source.mesh else ()
+        kept = step.result.mesh.cut(held, by=step.there.lanes)
+        new = tuple(lane for lane in step.there.partial_lanes if step.there.lanes[lane] not in kept)
+        return Store(_apart(parts, step.there, new), data.dtype)
+
+    def move(self, data: Store, source: Layout, target: Layout) -> Store:
+        """A change of sharding, step by step."""
+        for step in move_steps(source.sharding, target.sharding, source.shape, data.dtype):
+            data = self.step(step, data)
+        return data
+
+    def _reduced(self, steps: Sequence[Reduce], values: Sequence[Store]) -> list[Store]:
+        """Rings over each group; those of several steps would run in one message a hop."""
+        made = []
+        for step, data in zip(steps, values, strict=True):
+            parts: list[Array | None] = [None] * step.source.mesh.size
+            for place in range(step.source.mesh.size):
+                if parts[place] is None:
+                    members = step.members(place)
+                    for member, result in zip(members, self._ring(step, data, members), strict=True):
+                        parts[member] = result
+            made.append(Store([part for part in parts if part is not None], data.dtype))
+        return made
+
+    def _ring(self, step: Reduce, data: Store, members: Sequence[int]) -> list[Array]:
+        """One group: chunk i starts at member i + 1, is combined at every member on its way, and ends at member i."""
+        count, op = len(members), step.source.reduction
+        combine = getattr(np, REDUCTIONS[op].ufunc or "add")
+        scatters = step.name == "reduce_scatter"
+        work = {m: data.parts[m].astype(step.carrier) for m in members}
+        flat = work if scatters else {m: work[m].reshape(-1) for m in members}
+        chunks: list[Any] = step.chunks(members[0])
+        if not scatters:
+            chunks = [slice(a, b) for a, b in chunks]
+        finished: dict[int, Array] = {}
+        with np.errstate(over="ignore", invalid="ignore"):
+            for at, chunk in enumerate(chunks):
+                total = {members[(at + 1) % count]: flat[members[(at + 1) % count]][chunk]}
+                for hop in range(1, count):
+                    sender, receiver = members[(at + hop) % count], members[(at + hop + 1) % count]
+                    came = self._receive(total, sender, receiver, ...)
+                    total = {
+                        receiver: np.asarray(combine(came, flat[receiver][chunk])).astype(step.carrier, copy=False)
+                    }
+                (finished[at],) = total.values()
+            if op == "average":
+                finished = {at: chunk / count for at, chunk in finished.items()}
+        finished = {at: np.asarray(chunk).astype(data.dtype) for at, chunk in finished.items()}
+        if scatters:
+            return [finished[at] for at in range(count)]
+        return [self._handed_on(step, finished, chunks, data, members, at) for at in range(count)]
+
+    def _handed_on(
+        self,
+        step: Reduce,
+        finished: dict[int, Array],
+        chunks: Sequence[slice],
+        data: Store,
+        members: Sequence[int],
+        at: int,
+    ) -> Array:
+        """The second round of an all_reduce, as one member sees it: finished chunks come from the member before."""
+        count, me = len(members), members[at]
+        result = np.empty(math.prod(data.parts[me].shape), data.dtype)
+        for number, chunk in enumerate(chunks):
+            if number == at:
+                result[chunk] = finished[number]
+            else:
+                wide = finished[number].astype(step.carrier) if step.carrier != data.dtype else finished[number]
+                before = members[(at - 1) % count]
+                came = self._receive({before: wide}, before, me, ...)
+                result[chunk] = came.astype(data.dtype)
+        return result.reshape(data.parts[me].shape)
+
+    # -- programs -----------------------------------------------------------------------------------------------------
+
+    def compile(self, code: Code) -> Callable[..., tuple[Any, ...]]:
+        """A function that runs the code one instruction after the other."""
+        return self.interpreter(code, None)
+
+    def interpreter(
+        self, code: Code, watch: "Callable[[Instruction, Tally], None] | None"
+    ) -> Callable[..., tuple[Any, ...]]:
+        """The same; `watch` is told of every instruction that ran, with the bytes that devices received in it."""
+
+        def execute(*data: Any) -> tuple[Any, ...]:
+            values: dict[Slot, Any] = dict(zip(code.inputs, data, strict=True))
+            last = code.last_uses()
+            for at, line in enumerate(code.instructions):
+                inputs = [values[x] if isinstance(x, Slot) else x for x in line.inputs]
+                with self.counting() as tally:
+                    made = self._execute(line.what, inputs, watch)
+                if watch is not None:
+                    watch(line, tally)
+                values.update(zip(line.outputs, made, strict=True))
+                for x in {x for x in line.inputs if isinstance(x, Slot)}:
+                    if last[x] == at and x not in code.outputs:
+                        del values[x]
+            return tuple(values[x] for x in code.outputs)
+
+        return execute
+
+    def _execute(self, what: Any, data: Sequence[Any], watch: Any) -> Sequence[Any]:
+        if isinstance(what, Local):
+            return self.local(what, data)
+        if isinstance(what, Step):
+            return (self.step(what, data[0]),)
+        if isinstance(what, Fused):
+            return self._reduced(what.steps, data)
+        if isinstance(what, Choice):
+            own = what.shared + what.captured
+            flag, *rest = data
+            taken = what.true if _flag(flag) else what.false
+            return self.interpreter(taken, watch)(
+                *(rest[:own] if taken is what.true else [*rest[: what.shared], *rest[own:]])
+            )
+        if isinstance(what, While):
+            return self._while(what, data, watch)
+        assert isinstance(what, Scan), what
+        made = scanned(self, what, self.interpreter(what.body, watch))(*data)
+        return made if isinstance(made, tuple) else (made,)
+
+    def _while(self, what: While, data: Sequence[Any], watch: Any) -> Sequence[Any]:
+        own = what.carried + what.captured
+        state, inside, outside = data[: what.carried], data[what.carried : own], data[own:]
+        condition, body = self.interpreter(what.condition, watch), self.interpreter(what.body, watch)
+        while _flag(condition(*state, *outside)[0]):
+            state = body(*state, *inside)
+        return state
+
+    def lanes(self, data: Store, layout: Layout) -> Lanes:
+        """The shards as a tensor per device."""
+        return stack(layout.mesh, data.parts)
+
+    def from_lanes(self, lanes: Lanes, layout: Layout) -> Store:
+        """Data from a tensor per device."""
+        return Store(tensors(lanes))
+
+    # -- a tensor per device --------------------------------------------------------------------------------------------
+
+    def run(self, collective: Collective, lanes: Lanes) -> Lanes:
+        """A collective on a tensor per device."""
+        return self._stacked.run(collective, lanes)
+
+    def check_sends(self, mesh: Mesh, when: str) -> None:
+        """Refuse to go on while a send has no matching recv."""
+        self._stacked.check_sends(mesh, when)
+
+    def forget_sends(self, mesh: Mesh) -> None:
+        """Drop open sends, after an error."""
+        self._stacked.forget_sends(mesh)
+
+
+def _flag(data: Store) -> bool:
+    """A boolean that every device holds: what the first says, all say."""
+    return bool(data.parts[0])
+
+
+def _cut(host: Array, layout: Layout, place: int) -> Array:
+    """One device's part of a host tensor; halos beyond the border are zeros."""
+    view = layout.at(place)
+    made = np.zeros(view.local_shape, host.dtype)
+    source, target = [], []
+    for dim, (low, high), size in zip(view.dims, view.offsets, host.shape, strict=True):
+        first, last = max(low - dim.low, 0), min(high + dim.high, size)
+        source.append(slice(first, max(last, first)))
+        target.append(slice(first - low + dim.low, max(last, first) - low + dim.low))
+    made[tuple(target)] = host[tuple(source)]
+    return made
+
+
+def _apart(parts: Sequence[Array], layout: Layout, lanes: Sequence[int]) -> list[Array]:
+    """Shards of a value as those of one that is partial along some lanes: the first of a group keeps it."""
+    rest = REDUCTIONS[layout.sharding.reduction].neutral(parts[0].dtype)
+    if not lanes or rest is None:
+        return list(parts)
+    result = []
+    for place, part in enumerate(parts):
+        coords = np.unravel_index(place, layout.full_shape)
+        result.append(part if all(int(coords[lane]) == 0 for lane in lanes) else np.full(part.shape, rest, part.dtype))
+    return result

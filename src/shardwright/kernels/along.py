@@ -1,0 +1,189 @@
+"""Along dims: reductions of the local rows, sorts and transforms of dims that are whole, running totals, matrices."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from shardwright.kernels.call import Call, Data, Space
+from shardwright.ops import is_small
+
+
+def lowest(dtype: "np.dtype[Any]") -> Any:
+    """What never wins a maximum."""
+    if dtype.kind == "b":
+        return False
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min
+    return -np.inf if not is_small(dtype) or np.isinf(np.asarray(-np.inf).astype(dtype)) else _finite(dtype)
+
+
+def highest(dtype: "np.dtype[Any]") -> Any:
+    """What never wins a minimum."""
+    if dtype.kind == "b":
+        return True
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).max
+    return np.inf if not is_small(dtype) or np.isinf(np.asarray(np.inf).astype(dtype)) else -_finite(dtype)
+
+
+def _finite(dtype: "np.dtype[Any]") -> float:
+    """The lowest number of a small float that has no infinities."""
+    bits = np.dtype(f"u{dtype.itemsize}")
+    every = np.arange(2 ** (8 * dtype.itemsize), dtype=bits).view(dtype).astype(np.float64)
+    return float(np.nanmin(every))
+
+
+def reduction(name: str, identity: Callable[["np.dtype[Any]"], Any]) -> Callable[..., Data]:
+    """Reduce the local rows; padding, and no rows at all, give the identity."""
+
+    def kernel(call: Call, data: Data) -> Data:
+        xp, attrs = call.xp, dict(call.attrs)
+        dims = attrs.pop("axis")
+        start = identity(call.dtypes[0])
+        data = call.filled(0, data, dims, start)
+        if name in ("max", "min") and 0 in (data.shape[call.n + dim] for dim in dims):
+            keep = attrs.get("keepdims")
+            gone = set(call.axes(dims))
+            shape = [1 if i in gone else n for i, n in enumerate(data.shape) if keep or i not in gone]
+            return call.empty_result(shape, start)
+        return getattr(xp, name)(data, axis=call.axes(dims), **attrs)
+
+    return kernel
+
+
+def along(function: Callable[..., Data]) -> Callable[..., Data]:
+    """A function of the namespace, the data and an axis or several."""
+
+    def kernel(call: Call, data: Data) -> Data:
+        attrs = dict(call.attrs)
+        axis = attrs.pop("axis")
+        return function(call.xp, data, axis=call.n + axis if isinstance(axis, int) else call.axes(axis), **attrs)
+
+    return kernel
+
+
+def sort(xp: Space, x: Data, axis: int, descending: bool, stable: bool) -> Data:
+    result = xp.sort(x, axis=axis, stable=stable)
+    return xp.flip(result, axis=axis) if descending else result
+
+
+def argsort(xp: Space, x: Data, axis: int, descending: bool, stable: bool) -> Data:
+    if not descending:
+        return xp.astype(xp.argsort(x, axis=axis, stable=stable), np.int64)
+    order = xp.flip(xp.argsort(xp.flip(x, axis=axis), axis=axis, stable=stable), axis=axis)
+    return xp.astype(x.shape[axis] - 1 - order, np.int64)
+
+
+def searchsorted(call: Call, x: Data, values: Data) -> Data:
+    found = call.xp.searchsorted(call.xp.reshape(x, (-1,)), values, side=call.attrs["side"])
+    return call.xp.astype(found, np.int64)
+
+
+def fft(name: str) -> Callable[..., Data]:
+    def transform(xp: Space, x: Data, axis: Any, norm: str, length: Any) -> Data:
+        function = getattr(xp.fft, name)
+        if isinstance(axis, int):
+            return function(x, n=length, axis=axis, norm=norm)
+        return function(x, s=length, axes=axis, norm=norm)
+
+    return transform
+
+
+def shifted(name: str) -> Callable[..., Data]:
+    return lambda xp, x, axis: getattr(xp.fft, name)(x, axes=axis)
+
+
+# -- running totals -------------------------------------------------------------------------------------------------------
+
+_START = {"cumulative_sum": 0, "cumulative_prod": 1}
+_TOTAL = {"cumulative_sum": "sum", "cumulative_prod": "prod"}
+_JOIN = {"cumulative_sum": "add", "cumulative_prod": "multiply"}
+
+
+def cumulative(name: str) -> Callable[..., Data]:
+    """Running totals of the rows that a device holds."""
+
+    def kernel(call: Call, data: Data) -> Data:
+        axis, dtype = call.attrs["axis"], call.attrs["dtype"]
+        data = call.xp.astype(data, dtype)
+        filled = call.filled(0, data, [axis], _START[name])
+        return call.xp.astype(getattr(call.xp, name)(filled, axis=call.n + axis, dtype=dtype), dtype)
+
+    return kernel
+
+
+def total(name: str) -> Callable[..., Data]:
+    """What all rows that a device holds come to: one row."""
+
+    def kernel(call: Call, data: Data) -> Data:
+        axis, dtype = call.attrs["axis"], call.attrs["dtype"]
+        data = call.xp.astype(data, dtype)
+        filled = call.filled(0, data, [axis], _START[name])
+        return getattr(call.xp, _TOTAL[name])(filled, axis=call.n + axis, keepdims=True, dtype=dtype)
+
+    return kernel
+
+
+def after(name: str) -> Callable[..., Data]:
+    """Running totals that begin with what the shards before come to; those totals come as a row a shard."""
+
+    def kernel(call: Call, data: Data, totals: Data) -> Data:
+        xp, axis, dtype = call.xp, call.attrs["axis"], call.attrs["dtype"]
+        layout = call.operands[0]
+        rank = len(layout.shape)
+        mine = layout.over_lanes(axis, np.arange(layout.dims[axis].parts))
+        rows = np.arange(layout.dims[axis].parts).reshape([-1 if d == axis else 1 for d in range(rank)])
+        earlier = xp.asarray(rows < call.spread(mine, rank))
+        before = xp.where(earlier, totals, xp.asarray(_START[name], dtype=totals.dtype))
+        start = getattr(xp, _TOTAL[name])(before, axis=call.n + axis, keepdims=True, dtype=dtype)
+        return xp.astype(getattr(xp, _JOIN[name])(data, start), dtype)
+
+    return kernel
+
+
+# -- matrices, whole on each device; lanes and batch dims lead ------------------------------------------------------------
+
+
+def matrices(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the namespace and of matrices in the last two dims."""
+
+    def kernel(call: Call, *operands: Data) -> Any:
+        rank = max(x.ndim for x in operands)
+        reshaped = (
+            call.xp.reshape(x, (*x.shape[: call.n], *(1,) * (rank - x.ndim), *x.shape[call.n :])) for x in operands
+        )
+        return function(call.xp, *reshaped, **call.attrs)
+
+    return kernel
+
+
+def linalg(name: str) -> Callable[..., Any]:
+    return matrices(lambda xp, *x, **attrs: getattr(xp.linalg, name)(*x, **attrs))
+
+
+def tolerant(name: str) -> Callable[..., Data]:
+    """A function of matrices that takes a tolerance, one number or one for each matrix."""
+
+    def kernel(call: Call, x: Data, *rtol: Data) -> Data:
+        missing = x.ndim - 2 - (rtol[0].ndim if rtol else 0)
+        given = [call.xp.reshape(r, (*r.shape[: call.n], *(1,) * missing, *r.shape[call.n :])) for r in rtol]
+        return getattr(call.xp.linalg, name)(x, **({"rtol": given[0]} if given else {}), **call.attrs)
+
+    return kernel
+
+
+def norm(xp: Space, x: Data, ord: Any, keepdims: bool) -> Data:
+    return xp.linalg.norm(x, ord=ord, axis=(-2, -1), keepdims=keepdims)
+
+
+def as_complex(name: str) -> Callable[..., Any]:
+    """Complex whatever the data: NumPy gives real numbers where they happen to do."""
+
+    def kernel(call: Call, x: Data) -> Any:
+        made = getattr(call.xp.linalg, name)(x)
+        if isinstance(made, tuple):
+            return tuple(call.xp.astype(m, d) for m, d in zip(made, call.result_dtypes, strict=True))
+        return call.xp.astype(made, call.result_dtypes[0])
+
+    return kernel

@@ -1,0 +1,23 @@
+"""NumPy as a namespace for kernels: its own functions, and the few that it lacks."""
+
+from typing import Any
+
+import numpy as np
+
+
+class NumpySpace:
+    """NumPy's functions under the names that kernels use."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(np, name)
+        setattr(self, name, function)
+        return function
+
+    @staticmethod
+    def make_complex(real: Any, imag: Any) -> Any:
+        """A complex number from its parts; arithmetic would turn an infinity beside a NaN into two NaNs."""
+        parts = np.stack(np.broadcast_arrays(real, imag), axis=-1)
+        return parts.view(np.result_type(parts.dtype, np.complex64))[..., 0]
+
+
+NUMPY = NumpySpace()

@@ -1,0 +1,96 @@
+"""Which kernel computes which row of the table, and how one is run."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import shardwright.kernels.along as al
+import shardwright.kernels.dynamic as dy
+import shardwright.kernels.elementwise as el
+import shardwright.kernels.moves as mv
+import shardwright.kernels.windows as wi
+from shardwright.kernels.call import Call, Data
+from shardwright.kernels.contraction import contract
+from shardwright.ops import OPS, small_dtype
+
+Kernel = Callable[..., Any]
+
+_OTHERWISE: dict[str, Kernel] = {"floor_divide": el.floor_divide, "expm1": el.expm1, "tanh": el.tanh}
+
+KERNELS: dict[str, Kernel] = {
+    # element by element
+    **{name: el.by_name(name) for name, op in OPS.items() if op.elementwise},
+    **{name: el.of(function) for name, function in _OTHERWISE.items()},
+    "erf": el.of(el.erf),
+    "astype": el.astype,
+    "clip": el.of(el.clip),
+    "isin": el.isin,
+    "extremes": el.extremes,
+    "in_range": el.in_range,
+    # over dims
+    "sum": al.reduction("sum", lambda dtype: 0),
+    "prod": al.reduction("prod", lambda dtype: 1),
+    "max": al.reduction("max", al.lowest),
+    "min": al.reduction("min", al.highest),
+    "all": al.reduction("all", lambda dtype: True),
+    "any": al.reduction("any", lambda dtype: False),
+    "einsum": contract,
+    # moves
+    "permute_dims": mv.permute_dims,
+    "reshape": mv.reshape,
+    "broadcast_to": mv.broadcast_to,
+    "expand_rows": mv.expand_rows,
+    "concat": mv.concat,
+    "take": mv.take,
+    "take_along_axis": mv.take_along_axis,
+    "triangle": mv.triangle,
+    "diagonal": al.linalg("diagonal"),
+    # along dims
+    **{name: al.cumulative(name) for name in ("cumulative_sum", "cumulative_prod")},
+    **{f"{name} total": al.total(name) for name in ("cumulative_sum", "cumulative_prod")},
+    **{f"{name} after": al.after(name) for name in ("cumulative_sum", "cumulative_prod")},
+    "sort": al.along(al.sort),
+    "argsort": al.along(al.argsort),
+    "searchsorted": al.searchsorted,
+    **{name: al.along(al.fft(name)) for name in OPS if name.endswith(("fft", "fftn"))},
+    "fftshift": al.along(al.shifted("fftshift")),
+    "ifftshift": al.along(al.shifted("ifftshift")),
+    # matrices
+    **{name: al.linalg(name) for name in "cholesky det inv matrix_power slogdet solve svdvals eigh eigvalsh".split()},
+    "qr": al.linalg("qr"),
+    "qr_complete": al.linalg("qr"),
+    "svd": al.linalg("svd"),
+    "svd_full": al.linalg("svd"),
+    "pinv": al.tolerant("pinv"),
+    "matrix_rank": al.tolerant("matrix_rank"),
+    "matrix_norm": al.matrices(al.norm),
+    "eig": al.as_complex("eig"),
+    "eigvals": al.as_complex("eigvals"),
+    # windows
+    "convolution": wi.convolution,
+    "max_pool": wi.pooling("max"),
+    "avg_pool": wi.pooling("mean"),
+    # from nothing but the places of elements
+    "places": mv.places,
+    "random_bits": mv.random_bits,
+    # data-dependent shapes: on one device's shards, results of any size
+    "nonzero": dy.nonzero,
+    "masked": dy.masked,
+    "unique": dy.unique,
+    "index": dy.index,
+    "update": dy.update,
+    "repeat": dy.repeat,
+}
+
+PLAIN = frozenset(name for name, op in OPS.items() if op.elementwise and name not in _OTHERWISE)  # xp's own functions
+
+
+def run(call: Call, data: Sequence[Any]) -> tuple[Data, ...]:
+    """The results of a call's kernel; NumPy computes some functions of small floats of ml_dtypes in wider ones."""
+    made = KERNELS[call.name](call, *data)
+    each = made if isinstance(made, tuple) else (made,)
+    if small_dtype(call.dtypes) is not None:
+        each = tuple(call.xp.astype(x, d) for x, d in zip(each, call.result_dtypes, strict=True))
+    assert all(x.dtype == d for x, d in zip(each, call.result_dtypes, strict=True)), (
+        f"{call.name} gives {[x.dtype for x in each]} instead of {call.result_dtypes}"
+    )
+    return tuple(each)

@@ -1,0 +1,144 @@
+"""`Code`: a final program as engines run it: instructions on numbered slots, with loops and choices as data.
+
+A program is lowered to code once. Any engine can run it as it is, one instruction after the other, or compile it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardwright.hardware import seconds
+from shardwright.kernels import Call
+from shardwright.plan.steps import Reduce, Step
+from shardwright.sharding import Layout
+
+
+class Slot(NamedTuple):
+    """A value: an input, or what an earlier instruction made."""
+
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """A kernel on one device's shards, for all devices: its call over common lanes, and the layouts that arrays have."""
+
+    call: Call
+    operands: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.call.name
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Several reductions over the same axes whose rings run in step: what goes to a neighbour is one message."""
+
+    steps: tuple[Reduce, ...]
+    name: str = "all_reduce"
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes that they run along."""
+        return self.steps[0].axes
+
+    @property
+    def groups(self) -> str:
+        """How many groups of how many devices take part."""
+        return self.steps[0].groups
+
+    @cached_property
+    def received(self) -> int:
+        """Bytes that the busiest device receives."""
+        total = sum(step.per_member * step.itemsize for step in self.steps)
+        return int(np.max(total))
+
+    @property
+    def lower_bound(self) -> int:
+        """Bytes that some device must receive."""
+        return min(sum(step.lower_bound for step in self.steps), self.received)
+
+    @cached_property
+    def time(self) -> float:
+        """Seconds: the latency once."""
+        first = self.steps[0]
+        return seconds(first.source.mesh.links_along(first.pieces), self.received, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One of two codes, by a boolean that all devices hold. Inputs: the boolean, what both read, what each captures."""
+
+    true: "Code"
+    false: "Code"
+    shared: int
+    captured: int  # by the first
+
+
+@dataclass(frozen=True, eq=False)
+class While:
+    """A body that runs as long as a condition holds. Inputs: what is carried, what the body captures, what the test does."""
+
+    condition: "Code"
+    body: "Code"
+    carried: int
+    captured: int  # by the body
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """A body that runs once for each row of tables. Inputs: what is carried, the tables, what the body captures."""
+
+    body: "Code"
+    rounds: int
+    carried: int
+    tables: tuple[Layout, ...]
+    stacked: tuple[tuple[Layout, Any], ...]  # layout and dtype of each result that collects a row a round
+
+
+Payload = Local | Step | Fused | Choice | While | Scan
+
+
+class Instruction(NamedTuple):
+    """One step: what it does, to which slots and scalars, and which slots it fills."""
+
+    what: Any  # a Payload
+    inputs: tuple[Any, ...]  # of Slot and Python scalars
+    outputs: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Code:
+    """Instructions in an order in which they can run."""
+
+    inputs: tuple[Slot, ...]
+    instructions: tuple[Instruction, ...]
+    outputs: tuple[Slot, ...]
+
+    def last_uses(self) -> dict[Slot, int]:
+        """For each slot the last instruction that reads it."""
+        return {x: at for at, line in enumerate(self.instructions) for x in line.inputs if isinstance(x, Slot)}
+
+    def readers(self) -> dict[Slot, list[int]]:
+        """For each slot the instructions that read it."""
+        found: dict[Slot, list[int]] = {}
+        for at, line in enumerate(self.instructions):
+            for x in line.inputs:
+                if isinstance(x, Slot):
+                    found.setdefault(x, []).append(at)
+        return found
+
+
+def parts_of(what: Any) -> Sequence[tuple[str, Code]]:
+    """The codes inside a loop or a choice, by name."""
+    if isinstance(what, Choice):
+        return [("true", what.true), ("false", what.false)]
+    if isinstance(what, While):
+        return [("condition", what.condition), ("body", what.body)]
+    return [("body", what.body)] if isinstance(what, Scan) else []

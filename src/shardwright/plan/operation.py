@@ -1,0 +1,329 @@
+"""`OperationPlan`: an operation on operands of known layouts under a strategy, as a straight line of steps.
+
+Eager calls and programs lower through here alike. First operands move to where the strategy has them; then follow the
+operation's own steps: a local computation and, where devices need one another's elements, fetches and reductions around it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardwright.errors import ArrayError
+from shardwright.kernels import KERNELS, Call
+from shardwright.kernels.along import lowest
+from shardwright.mesh import Mesh
+from shardwright.ops import OPS, Attrs, Op, Rule, is_small
+from shardwright.plan.code import Instruction, Local, Slot
+from shardwright.plan.reshard import gathered_dims, move_steps
+from shardwright.plan.steps import Fetch, Step
+from shardwright.plan.strategy import (
+    Problem,
+    Strategy,
+    choose,
+    extremes_steps,
+    fetch_of,
+    totals_of,
+    totals_steps,
+)
+from shardwright.plan.windows import Picked
+from shardwright.sharding import Layout, P, Sharding, describe, layout_of
+
+DType = np.dtype[Any]
+Kind = Any  # of an operand: (layout, dtype) of an array, or the value of a Python scalar
+
+
+class ImplicitGather(NamedTuple):
+    """An operand with a split dim that an operation brings to every device unasked."""
+
+    operation: str
+    operand: str
+    dims: tuple[int, ...]
+    bytes: int
+
+
+class OperationPlan:
+    """An operation on operands of known kinds, under a strategy.
+
+    `moves` has the steps that bring each array into place, `instructions` the operation itself. Its slots are the operands,
+    scalars included, then what instructions make.
+    """
+
+    def __init__(
+        self,
+        op: Op,
+        kinds: Sequence[Kind],
+        attrs: Attrs,
+        strategy: Strategy | None = None,
+        wanted: Sequence[Sharding | None] = (),
+        trusted: bool = False,
+    ) -> None:
+        self.op, self.attrs, self.wanted = op, attrs, tuple(wanted)
+        self.problem, self.dtypes = problem_of(op, kinds, attrs, wanted, trusted)
+        arrays = [kind for kind in kinds if isinstance(kind, tuple)]
+        self.given: tuple[Layout, ...] = tuple(layout for layout, _ in arrays)
+        self.operand_dtypes: tuple[DType, ...] = tuple(dtype for _, dtype in arrays)
+        self.rule: Rule = self.problem.rule
+        self.strategy: Strategy = strategy or choose(self.problem)
+        self.moves: tuple[tuple[Step, ...], ...] = tuple(
+            move_steps(layout.sharding, there, layout.shape, dtype)
+            for (layout, dtype), there in zip(arrays, self.strategy.operands, strict=True)
+        )
+        self.operands = tuple(
+            layout_of(there, layout.shape) for there, layout in zip(self.strategy.operands, self.given, strict=True)
+        )
+        self.results = tuple(
+            layout_of(sharding, self.rule.out_shape(at)) for at, sharding in enumerate(self.strategy.results)
+        )
+        builder = _Builder(self, kinds)
+        self.instructions: tuple[Instruction, ...] = tuple(builder.instructions)
+        self.outputs: tuple[Slot, ...] = builder.outputs
+
+    @property
+    def gathers(self) -> list[ImplicitGather]:
+        """Moves that bring a split dim to every device."""
+        found = []
+        for layout, dtype, there, steps in zip(
+            self.given, self.operand_dtypes, self.strategy.operands, self.moves, strict=True
+        ):
+            received = sum(step.received for step in steps)
+            dims = gathered_dims(layout.sharding, there) if received else ()
+            if dims:
+                text = f"{describe(layout.sharding, layout.shape, dtype)} on {layout.mesh}"
+                found.append(ImplicitGather(self.attrs.get("name", self.op.name), text, dims, received))
+        return found
+
+    @property
+    def local(self) -> Local | None:
+        """The local computation, if that is all there is to the operation."""
+        (first, *rest) = self.instructions or (None,)
+        return first.what if first is not None and not rest and isinstance(first.what, Local) else None
+
+
+class _Builder:
+    """Writes the instructions of a plan: by the rule's row maps, prefix and agreement, never by the operation's name."""
+
+    def __init__(self, plan: OperationPlan, kinds: Sequence[Kind]) -> None:
+        self.plan, self.rule = plan, plan.rule
+        self.instructions: list[Instruction] = []
+        self.count = len(kinds)
+        self.inputs = [Slot(at) for at in range(len(kinds))]
+        arrays = [at for at, kind in enumerate(kinds) if isinstance(kind, tuple)]
+        self.attrs = {key: value for key, value in plan.attrs.items() if key != "sizes"}  # sizes are the rule's
+        self.layouts: dict[int, Layout] = dict(zip(arrays, plan.operands, strict=True))
+        self.dtypes: dict[int, DType] = dict(zip(arrays, plan.operand_dtypes, strict=True))
+        self.fetch: Fetch | None = None
+        self.outputs = self._built()
+
+    def _built(self) -> tuple[Slot, ...]:
+        self._fetched()
+        name, plan = self.plan.op.name, self.plan
+        if self.rule.prefix and plan.operands[0].dims[self.attrs["axis"]].parts > 1:
+            return self._with_totals(name)
+        if self.rule.agrees:
+            return self._agreed(name)
+        if name not in KERNELS:  # rows that are fetched are all there is to it
+            return self._expanded()
+        return self._local(name, self.inputs, plan.results, plan.dtypes)
+
+    def _add(self, what: Local | Step, inputs: Sequence[Any], count: int) -> tuple[Slot, ...]:
+        outputs = tuple(Slot(self.count + i) for i in range(count))
+        self.count += count
+        self.instructions.append(Instruction(what, tuple(inputs), outputs))
+        return outputs
+
+    def _local(
+        self,
+        name: str,
+        inputs: Sequence[Slot],
+        results: Sequence[Layout],
+        dtypes: Sequence[DType],
+        attrs: Mapping[str, Any] | None = None,
+    ) -> tuple[Slot, ...]:
+        """A kernel on slots; layouts are cut over common lanes."""
+        mesh = self.plan.problem.mesh
+        slots = [slot for slot in inputs if slot.number in self.layouts]  # the others are scalars
+        operands = [self.layouts[slot.number] for slot in slots]
+        kinds = [self.dtypes[slot.number] for slot in slots]
+        axes = [axis for layout in (*operands, *results) for axis in layout.sharding.axes]
+        lanes = mesh.lanes(axes)
+        fine, made_fine = ([layout_of(x.sharding, x.shape, lanes) for x in some] for some in (operands, results))
+        call = Call(name, self.rule, fine, made_fine, self.attrs if attrs is None else attrs, kinds, dtypes)
+        made = self._add(Local(call, tuple(operands), tuple(results)), inputs, len(results))
+        for slot, layout, dtype in zip(made, results, dtypes, strict=True):
+            self.layouts[slot.number], self.dtypes[slot.number] = layout, dtype
+        return made
+
+    def _step(self, step: Step, slot: Slot) -> Slot:
+        (made,) = self._add(step, (slot,), 1)
+        self.layouts[made.number], self.dtypes[made.number] = step.there, self.dtypes[slot.number]
+        return made
+
+    # -- rows fetched -------------------------------------------------------------------------------------------------
+
+    def _fetched(self) -> None:
+        """Operands with row maps get the rows that their device's part of the result reads."""
+        plan = self.plan
+        for at, slot in enumerate([x for x in self.inputs if x.number in self.layouts]):
+            layout, dtype = plan.operands[at], plan.operand_dtypes[at]
+            fill = lowest(dtype) if self.rule.fill == "lowest" else 0
+            step = fetch_of(self.rule, at, layout.sharding, plan.strategy.results, layout.shape, dtype, fill)
+            if step is not None:
+                self.fetch = step
+                if not step.is_identity:
+                    self.inputs[self.inputs.index(slot)] = self._step(step, slot)
+
+    def _expanded(self) -> tuple[Slot, ...]:
+        """Moved rows: the fetched ones, once more where the result has a row several times."""
+        plan, (slot,) = self.plan, self.inputs
+        if self.fetch is None:
+            return (slot,)
+        index = [w.index if isinstance(w, Picked) else None for w in self.fetch.wanted]
+        if all(rows is None for rows in index):
+            return (slot,)
+        tables = tuple(None if rows is None else tuple(rows.tolist()) for rows in index)
+        return self._local("expand_rows", [slot], plan.results, plan.dtypes, {"index": tables})
+
+    # -- running totals, and agreement --------------------------------------------------------------------------------
+
+    def _with_totals(self, name: str) -> tuple[Slot, ...]:
+        """Local running totals; the totals of all shards; what those before come to, added."""
+        plan, (slot,) = self.plan, self.inputs
+        layout, axis = plan.operands[0], self.attrs["axis"]
+        rows, sharding = totals_of(layout.sharding, layout.shape, axis)
+        (running,) = self._local(name, [slot], plan.results, plan.dtypes)
+        (totals,) = self._local(f"{name} total", [slot], [layout_of(sharding, rows)], plan.dtypes)
+        for step in totals_steps(self.rule, layout.sharding, layout.shape, plan.dtypes[0]):
+            totals = self._step(step, totals)
+        return self._local(f"{name} after", [running, totals], plan.results, plan.dtypes)
+
+    def _agreed(self, name: str) -> tuple[Slot, ...]:
+        """Each device's extremes, those of all devices, then the data if they are in range."""
+        plan, (slot,) = self.plan, self.inputs
+        layout, dtype = plan.operands[0], plan.operand_dtypes[0]
+        steps = extremes_steps(layout.sharding, layout.shape, dtype)
+        partial = steps[0].source if steps else Sharding(layout.mesh, P(None)).for_shape((2,))
+        (found,) = self._local("extremes", [slot], [layout_of(partial, (2,))], [dtype])
+        for step in steps:
+            found = self._step(step, found)
+        return self._local(name, [slot, found], plan.results, plan.dtypes)
+
+
+def problem_of(
+    op: Op, kinds: Sequence[Kind], attrs: Attrs, wanted: Sequence[Sharding | None] = (), trusted: bool = False
+) -> tuple[Problem, tuple[DType, ...]]:
+    """What there is to choose for an operation, and its results' dtypes; `trusted` as for `plan_operation`."""
+    arrays = [kind for kind in kinds if isinstance(kind, tuple)]
+    scalars = [kind for kind in kinds if not isinstance(kind, tuple)]
+    common_mesh(arrays, wanted)
+    shapes = [layout.shape for layout, _ in arrays]
+    dtypes = op.dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)
+    rule = _linear_for(op.rule(shapes, with_scalars(attrs, kinds)), arrays, scalars, dtypes[0], trusted)
+    shardings = [layout.sharding for layout, _ in arrays]
+    return Problem(rule, shardings, shapes, [dtype for _, dtype in arrays], wanted, op), dtypes
+
+
+_plans: dict[Any, OperationPlan] = {}
+MOST_PLANS = 65536  # that are kept; then all are forgotten: a loop over ever new slices must not fill memory
+
+
+def plan_operation(
+    name: str, kinds: Sequence[Kind], attrs: Attrs, wanted: tuple[Sharding | None, ...] = (), trusted: bool = False
+) -> OperationPlan:
+    """The plan of an operation under the strategy of least cost; made once.
+
+    A partial operand may stay partial in a product with an array only if that is `trusted` to scale summands safely: that
+    depends on data, which a program does not have.
+    """
+    kinds = [kind if isinstance(kind, tuple) else canonical(kind, name == "divide") for kind in kinds]
+    types = [kind if isinstance(kind, tuple) else (type(kind), repr(kind)) for kind in kinds]
+    key = (name, *types, attrs.key, wanted, trusted)
+    found = _plans.get(key)
+    if found is None:
+        if len(_plans) >= MOST_PLANS:
+            _plans.clear()
+        found = _plans[key] = OperationPlan(OPS[name], kinds, attrs, None, wanted, trusted)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def make_plan(name: str, sharding: Sharding, shape: tuple[int, ...], attrs_key: tuple[Any, ...]) -> Local:
+    """An operation without operands: each device makes its own part of the result."""
+    op, attrs = OPS[name], dict(attrs_key)
+    rule = op.rule((), {**attrs, "shape": shape})
+    layout = layout_of(sharding.replace(partial=(), halo={}), shape)
+    return Local(Call(name, rule, (), (layout,), attrs, (), op.dtypes((), attrs)), (), (layout,))
+
+
+# -- which operations are linear in partial operands ----------------------------------------------------------------------
+
+_SAFE = {
+    2: 100.0,
+    4: 1e15,
+    8: 1e100,
+}  # by the size of a float: scales under which no summand of a sensible size overflows
+
+
+def canonical(value: Any, divides: bool) -> Any:
+    """What stands for a scalar in a plan, which depends on its type and on whether summands may be scaled by it only."""
+    kind = type(value)
+    if _is_safe((value,), divides):
+        return kind(1)
+    return kind(0) if kind in (bool, int) else kind("inf")
+
+
+def scales_safely(largest: float, smallest: float, dtype: DType, divides: bool) -> bool:
+    """Whether summands may be scaled by elements of a dtype whose sizes lie between two numbers."""
+    if dtype.kind not in "fc":
+        return not divides or smallest > 0
+    limit = _SAFE[min(max(dtype.itemsize // (2 if dtype.kind == "c" else 1), 2), 8)]
+    return largest < limit and (not divides or smallest > 1 / limit)
+
+
+def _is_safe(values: Sequence[Any], divides: bool) -> bool:
+    """Whether summands may be scaled one by one: an infinity, a NaN or a division by 0 would not be the sum's."""
+    sizes = [(float(abs(x)), np.asarray(x).dtype) for x in values]
+    return all(scales_safely(size, size, dtype, divides) for size, dtype in sizes)
+
+
+def _linear_for(
+    rule: Rule, arrays: Sequence[tuple[Layout, DType]], scalars: Sequence[Any], result: DType, trusted: bool
+) -> Rule:
+    """Drops linearity where the elements break it: boolean sums are ORs, integers wrap, integer averages truncate, and
+    products are linear only beside scalars that no summand overflows under."""
+    if rule.linear in ("", "move") or not any(layout.sharding.partial for layout, _ in arrays):
+        return rule
+    if rule.linear in ("mul", "over") and not (
+        (len(arrays) == 1 or trusted) and _is_safe(scalars, rule.linear == "over")
+    ):
+        return replace(rule, linear="")
+    for layout, dtype in arrays:
+        if not layout.sharding.partial or dtype.kind not in "biu" or is_small(dtype):
+            continue
+        wraps_alike = dtype.kind != "b" and dtype == result
+        if not wraps_alike or layout.sharding.reduction == "average":
+            return replace(rule, linear="")
+    return rule
+
+
+def common_mesh(arrays: Sequence[tuple[Layout, Any]], wanted: Sequence[Sharding | None] = ()) -> Mesh:
+    """The mesh of all arrays; different ones don't mix."""
+    meshes = [layout.mesh for layout, _ in arrays] or [s.mesh for s in wanted if s is not None]
+    for (layout, dtype), mesh in zip(arrays, meshes, strict=False):
+        if mesh is not meshes[0] and mesh != meshes[0]:
+            one = f"{describe(arrays[0][0].sharding, arrays[0][0].shape, arrays[0][1])} on {meshes[0]}"
+            other = f"{describe(layout.sharding, layout.shape, dtype)} on {mesh}"
+            raise ArrayError(
+                f"Arrays on different meshes don't mix: {one} and {other}. "
+                f"Bring both onto one mesh first: x.reshard(Sharding(mesh, P(…)))."
+            )
+    return meshes[0]
+
+
+def with_scalars(attrs: Mapping[str, Any], kinds: Sequence[Kind]) -> Mapping[str, Any]:
+    """The attributes, with a note on which side scalars stand: adding one to a partial value is not linear."""
+    if all(isinstance(kind, tuple) for kind in kinds):
+        return attrs
+    return {**attrs, "scalars": "right" if isinstance(kinds[0], tuple) else "left"}

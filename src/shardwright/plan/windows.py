@@ -1,0 +1,166 @@
+"""Which rows of a dim every shard of a result wants: blocks with halos, or rows picked one by one.
+
+A move is described dim by dim: `Blocks` where shard j wants the rows from one offset to the next, `Picked` where a row map
+(a slice, a flip, a roll, the windows of a convolution) says which rows. Both answer the same two questions, for all shards
+at once: how many rows of the tensor a shard wants, and how many of them lie in a given range.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.ops import RowMap
+from shardwright.sharding import DimLayout
+
+Ints = NDArray[np.int64]
+OUTSIDE = -1  # instead of a row: this place gets the fill value
+
+
+class Blocks(NamedTuple):
+    """Shard j wants the rows from its offset to the next, and its halo as far as that lies in the tensor."""
+
+    low: Ints  # the first row that each shard wants, clipped to the dim
+    high: Ints  # and the one after the last
+    before: Ints  # places ahead of the first row: a halo beyond the tensor's border
+
+    @property
+    def parts(self) -> int:
+        """The number of shards."""
+        return len(self.low)
+
+    def wants(self, shard: Ints) -> Ints:
+        """How many rows of the tensor shards want."""
+        return self.high[shard] - self.low[shard]
+
+    def within(self, shard: Ints, low: Ints, high: Ints) -> Ints:
+        """How many of them lie in a range."""
+        return np.maximum(np.minimum(self.high[shard], high) - np.maximum(self.low[shard], low), 0)
+
+    def extremes(self) -> tuple[Ints, Ints]:
+        """The first and the last row that each shard wants; only for shards that want any."""
+        return self.low, self.high - 1
+
+    def rows(self, shard: int) -> Ints:
+        """The rows of one shard in order, OUTSIDE where it gets the fill value."""
+        before = int(self.before[shard])
+        inside = np.arange(self.low[shard], self.high[shard])
+        return np.concatenate([np.full(before, OUTSIDE), inside]) if before else inside
+
+
+class Picked:
+    """Shard j wants rows picked one by one: `flat[starts[j]:starts[j + 1]]`, OUTSIDE where it gets the fill value.
+
+    No shard wants a row twice. `index` says, for each row of the result, which of its shard's picked rows it is; None
+    where the picked rows are the result's own.
+    """
+
+    def __init__(self, flat: Ints, starts: Ints, index: Ints | None = None) -> None:
+        self.flat, self.starts, self.index = flat, starts, index
+
+    @property
+    def parts(self) -> int:
+        """The number of shards."""
+        return len(self.starts) - 1
+
+    @cached_property
+    def _sums(self) -> Ints:
+        return np.concatenate([[0], np.cumsum(self.flat != OUTSIDE)])
+
+    def wants(self, shard: Ints) -> Ints:
+        """How many rows of the tensor shards want."""
+        return self._sums[self.starts[shard + 1]] - self._sums[self.starts[shard]]
+
+    def within(self, shard: Ints, low: Ints, high: Ints) -> Ints:
+        """How many of them lie in a range."""
+        shard, low, high = np.broadcast_arrays(shard, low, high)
+        result = np.zeros(shard.shape, np.int64)
+        flat_result, flat_low, flat_high = result.ravel(), low.ravel(), high.ravel()
+        for at, number in enumerate(shard.ravel().tolist()):
+            rows = self.flat[self.starts[number] : self.starts[number + 1]]
+            flat_result[at] = np.count_nonzero((rows >= max(flat_low[at], 0)) & (rows < flat_high[at]))
+        return flat_result.reshape(shard.shape)
+
+    def rows(self, shard: int) -> Ints:
+        """The rows of one shard in order, OUTSIDE where it gets the fill value."""
+        return self.flat[self.starts[shard] : self.starts[shard + 1]]
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where the shards of the fetched tensor begin, and last its size."""
+        return tuple(self.starts.tolist())
+
+
+Wanted = Blocks | Picked
+
+
+def blocks_of(dim: DimLayout) -> Blocks:
+    """What the shards of a layout want along a dim."""
+    offsets = dim.offsets
+    low = np.maximum(offsets[:-1] - dim.low, 0)
+    return Blocks(low, np.minimum(offsets[1:] + dim.high, dim.size), low - (offsets[:-1] - dim.low))
+
+
+@lru_cache(maxsize=4096)
+def picked(row_map: RowMap, cuts: tuple[int, ...], size: int) -> Picked:
+    """The rows of a dim of a size that shards of the result, cut at `cuts`, read."""
+    bounds = np.asarray(cuts, np.int64)
+    lengths = np.diff(bounds)
+    if row_map.width > 1:
+        return _windows(row_map, bounds, lengths, size)
+    rows = row_map.sources(0, row_map.size)
+    rows = np.where((rows < 0) | (rows >= size), OUTSIDE, rows)
+    longest = int(lengths.max(initial=0))
+    if row_map.every == 1 and (not row_map.wrap or longest <= row_map.wrap):
+        return Picked(rows, bounds)
+    shard = np.repeat(np.arange(len(lengths)), lengths)  # some shard reads a row twice: it wants it once
+    _, first, inverse = np.unique(shard * (size + 1) + rows + 1, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    kept = first[order]
+    starts = np.searchsorted(shard[kept], np.arange(len(bounds)))
+    return Picked(rows[kept], starts, rank[inverse] - starts[shard])
+
+
+def _windows(row_map: RowMap, bounds: Ints, lengths: Ints, size: int) -> Picked:
+    """Windows of several rows: each shard's are contiguous, with holes where no window reads a row."""
+    room = np.where(lengths > 0, (lengths - 1) * row_map.stride + row_map.span, 0)
+    starts = np.concatenate([[0], np.cumsum(room)])
+    first = np.asarray([row_map.start + int(b) * row_map.stride for b in bounds[:-1]], np.int64)
+    shard = np.repeat(np.arange(len(room)), room)
+    rows = first[shard] + np.arange(starts[-1]) - starts[shard]
+    read = np.zeros(int(starts[-1]), bool)
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    at = starts[owner] + (np.arange(bounds[-1]) - bounds[owner]) * row_map.stride
+    read[(at[:, None] + np.arange(row_map.width) * row_map.dilation).ravel()] = True
+    return Picked(np.where(read & (rows >= 0) & (rows < size), rows, OUTSIDE), starts)
+
+
+def runs(rows: Ints, owners: Ints) -> Iterator[tuple[int, int, int, int, int]]:
+    """Places of one owner whose rows are evenly spaced: (owner, first place, first row, how many, step).
+
+    >>> list(runs(np.array([4, 5, 6, -1, 2, 1]), np.array([1, 1, 2, -1, 0, 0])))
+    [(1, 0, 4, 2, 1), (2, 2, 6, 1, 1), (0, 4, 2, 2, -1)]
+    """
+    if not len(rows):
+        return
+    breaks = np.flatnonzero((np.diff(owners) != 0) | ((rows[1:] == OUTSIDE) != (rows[:-1] == OUTSIDE))) + 1
+    for first, last in pairwise([0, *breaks.tolist(), len(rows)]):
+        if rows[first] == OUTSIDE:
+            continue
+        steps = np.diff(rows[first:last])
+        turns = (np.flatnonzero(np.diff(steps) != 0) + 1).tolist() if len(steps) > 1 else []
+        at = first
+        for turn in [*(first + turn for turn in turns), last]:
+            if turn < at:
+                continue  # a step that joins two runs belongs to neither
+            stop = min(turn + 1, last)
+            step = int(rows[at + 1] - rows[at]) if stop - at > 1 else 1
+            yield int(owners[at]), at, int(rows[at]), stop - at, step
+            at = stop
+        if at < last:
+            yield int(owners[at]), at, int(rows[at]), last - at, 1
