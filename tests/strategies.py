@@ -15,6 +15,8 @@ DTYPES = [np.dtype(bool), *NUMBERS, *SMALL_FLOATS]
 
 dtypes = st.sampled_from(DTYPES)
 
+ENGINE = ["numpy"]  # that meshes are drawn for; tests/property/conftest.py runs every property on each
+
 
 @st.composite
 def meshes(draw, max_axes=5, max_devices=24):
@@ -26,8 +28,8 @@ def meshes(draw, max_axes=5, max_devices=24):
         room //= sizes[name]
     if draw(st.integers(0, 4)) == 0:
         ids = draw(st.permutations(range(math.prod(sizes.values()))))
-        return sw.Mesh(sizes, devices=ids)
-    return sw.Mesh(sizes)
+        return sw.Mesh(sizes, devices=ids, engine=ENGINE[0])
+    return sw.Mesh(sizes, engine=ENGINE[0])
 
 
 def pieces(draw, mesh):

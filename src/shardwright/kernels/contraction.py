@@ -93,12 +93,12 @@ def _product(
     order = [next(ones) if name is None else made.index(name) for name in wanted]
     same_a, same_b, same = (o == sorted(o) for o in (order_a, order_b, order))
     narrow = call.dtypes[0] if call.dtypes[0] == call.dtypes[1] else None
-    transpose, reshape, matmul = xp.transpose, xp.reshape, xp.matmul
+    transpose, matmul = xp.transpose, xp.matmul
 
     def product(x: Data, y: Data) -> Data:
-        left = reshape(x if same_a else transpose(x, order_a), shape_a)
-        right = reshape(y if same_b else transpose(y, order_b), shape_b)
-        result = reshape(matmul(left, right), shape)
+        left = (x if same_a else transpose(x, order_a)).reshape(shape_a)
+        right = (y if same_b else transpose(y, order_b)).reshape(shape_b)
+        result = matmul(left, right).reshape(shape)
         if narrow is not None and result.dtype != x.dtype:
             result = xp.astype(result, narrow)  # NumPy multiplies small floats of ml_dtypes in float32
         return result if same else transpose(result, order)

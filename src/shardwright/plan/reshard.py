@@ -330,23 +330,33 @@ class _Maker:
 
     def _hopped(self, at: Sharding, hop: Hop, steps: list[Step]) -> Sharding:
         """The sharding after one collective of a chain; its step is added."""
+        result = self._after(at, hop)
         if hop.name in ("all_reduce", "reduce_scatter"):
-            probe: Step = Reduce(hop.name, hop.axes, at, at, self.shape, self.dtype, hop.dim)
-        else:
-            probe = self._move(hop.name, hop.axes, at, at, hop.dim, hop.other)
-        if hop.name == "permute":
-            cuts = {dim: layout_of(at, self.shape).dims[dim].offsets.tolist() for dim, a in enumerate(hop.state) if a}
-            result = at.replace(spec=P(*hop.state), offsets=cuts).for_shape(self.shape)
-            _check_permuted(at, result, self.shape)
-        else:
-            result = probe.collective.on(at, self.shape).for_shape(self.shape)  # type: ignore[attr-defined]
-            if not result.offsets:  # uneven shards are where the collective leaves them; even ones where the chain says
-                stated = at.replace(spec=P(*hop.state), partial=result.partial, offsets={}).for_shape(self.shape)
-                assert result is stated, f"{probe} gives {result}, not {stated}"
-        if isinstance(probe, Reduce):
             steps.append(Reduce(hop.name, hop.axes, at, result, self.shape, self.dtype, hop.dim))
         else:
             steps.append(self._move(hop.name, hop.axes, at, result, hop.dim, hop.other))
+        return result
+
+    def _after(self, at: Sharding, hop: Hop) -> Sharding:
+        """Where a collective leaves a tensor: even shards where the chain says, uneven ones where the collective does."""
+        mesh, shape = at.mesh, self.shape
+        even = not at.offsets and not at.halo
+        if even and all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, hop.state, strict=True)):
+            partial = at.partial
+            if hop.name in ("all_reduce", "reduce_scatter"):
+                partial = tuple(axis for axis in mesh.cut(partial, by=hop.axes) if axis not in hop.axes)
+            if all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, at.dims, strict=True)):
+                return Sharding.fitted(mesh, hop.state, partial, at.reduction, shape)
+        if hop.name == "permute":
+            cuts = {dim: layout_of(at, shape).dims[dim].offsets.tolist() for dim, a in enumerate(hop.state) if a}
+            return at.replace(spec=P(*hop.state), offsets=cuts).for_shape(shape)
+        reduces = hop.name in ("all_reduce", "reduce_scatter")
+        probe: Any = (
+            Reduce(hop.name, hop.axes, at, at, shape, self.dtype, hop.dim)
+            if reduces
+            else self._move(hop.name, hop.axes, at, at, hop.dim, hop.other)
+        )
+        result: Sharding = probe.collective.on(at, shape).for_shape(shape)
         return result
 
     def _move(
@@ -377,11 +387,3 @@ class _Maker:
         if not found.received():
             return self._move("local", (), at, result)
         return self._move(name, found.crossed(), at, result)
-
-
-def _check_permuted(source: Sharding, result: Sharding, shape: Shape) -> None:
-    """A permute is right if every dim keeps its cuts, and each shard lies on as many devices as before."""
-    here, there = layout_of(source, shape), layout_of(result, shape)
-    same = all(np.array_equal(a.offsets, b.offsets) for a, b in zip(here.dims, there.dims, strict=True))
-    assert same, f"{result} cuts other shards than {source}"
-    assert [dim.parts for dim in here.dims] == [dim.parts for dim in there.dims], f"{result} does not permute {source}"
