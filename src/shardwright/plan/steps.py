@@ -442,6 +442,11 @@ class Reduce(Step):
         return self.carrier.itemsize
 
     @cached_property
+    def local(self) -> int:
+        """Elements of the largest shard, halos included."""
+        return math.prod(self.here.local_shape)
+
+    @cached_property
     def group(self) -> int:
         """How many devices combine what they hold."""
         return self.source.mesh.axis_size(self.pieces)
@@ -459,20 +464,20 @@ class Reduce(Step):
     @cached_property
     def received(self) -> int:
         """Bytes that the busiest device receives: all chunks but the one that starts with it, and its own."""
-        local, p = self.source.local_size(self.shape), self.group
+        local, p = self.local, self.group
         if p == 1 or not local:
             return 0
         if self.name == "reduce_scatter":
             rows = self.here.dims[self.dim].sizes
             least = np.maximum(rows - (p - 1) * block_size(rows, p), 0)  # of the last chunk
             most = int((rows - least).max(initial=0))
-            return local // max(self.here.dims[self.dim].block, 1) * most * self.itemsize
+            return local // max(self.here.local_shape[self.dim], 1) * most * self.itemsize
         return int(self.per_member.max()) * self.itemsize
 
     @cached_property
     def per_member(self) -> Ints:
         """Of an all_reduce: elements that each member of a group receives, where shards are largest."""
-        local, p = self.source.local_size(self.shape), self.group
+        local, p = self.local, self.group
         block = int(block_size(local, p))
         sizes = np.clip(local - np.arange(p) * block, 0, block)
         return 2 * local - sizes - np.roll(sizes, 1)
@@ -487,7 +492,7 @@ class Reduce(Step):
         """Bytes of the largest single message."""
         if self.name == "reduce_scatter":
             return self.result.local_size(self.shape) * self.itemsize
-        return int(block_size(self.source.local_size(self.shape), self.group)) * self.itemsize
+        return int(block_size(self.local, self.group)) * self.itemsize
 
     @cached_property
     def time(self) -> float:

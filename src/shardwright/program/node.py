@@ -5,6 +5,7 @@ or reduce step, a loop or a choice that holds programs of its own. Payloads are 
 """
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from shardwright.errors import ProgramError
 from shardwright.mesh import Mesh
 from shardwright.ops import NO_ATTRS, Attrs, Rule
 from shardwright.plan import Fetch, Fused, Local, Move, OperationPlan, Reduce, Step
-from shardwright.sharding import Sharding, describe, dtype_name
+from shardwright.sharding import Sharding, describe, dtype_name, layout_of
 
 STAGES = ("traced", "propagated", "partitioned", "final")
 
@@ -34,9 +35,11 @@ class Type(NamedTuple):
 
     @property
     def local_bytes(self) -> int:
-        """Bytes of the largest shard."""
+        """Bytes of the largest shard, its halo included."""
         assert self.sharding is not None
-        return self.sharding.local_size(self.shape) * self.dtype.itemsize
+        if not self.sharding.halo:
+            return self.sharding.local_size(self.shape) * self.dtype.itemsize
+        return math.prod(layout_of(self.sharding, self.shape).local_shape) * self.dtype.itemsize
 
 
 # -- payloads -------------------------------------------------------------------------------------------------------------

@@ -62,5 +62,7 @@ def _payload(node: Node) -> Any:
 
 
 def compiled(program: Program) -> Callable[..., tuple[Any, ...]]:
-    """A function from the data of a program's inputs, then of its constants, to a tuple of its outputs' data."""
-    return engine_named(program.mesh.engine).compile(code_of(program)[0])
+    """A function from the data of a program's inputs to a tuple of its outputs' data; constants are read at every call."""
+    run = engine_named(program.mesh.engine).compile(code_of(program)[0])
+    constants = list(program.constants.items())
+    return lambda *data: run(*data, *(value.placed(layout(node)) for node, value in constants))

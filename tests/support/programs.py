@@ -1,5 +1,6 @@
 """Random typed programs over the table: the same steps on NumPy's arrays and on ours."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,7 +59,55 @@ def step(xp, name, operands, params, constrain):
         return x * params
     if name == "where":
         return xp.where(x > 0.3137, x, operands[1])
+    if name == "tile":
+        return xp.tile(x, params)
+    if name == "repeat":
+        return xp.repeat(x, params["repeats"], axis=params["axis"])
+    if name == "roll":
+        return xp.roll(x, params["shift"], axis=params["axis"])
+    if name in ("scan", "while", "cond"):
+        return controlled(xp, name, x, params)
     return getattr(xp, name)(*operands, **params) if name != "concat" else xp.concat(operands, **params)
+
+
+def controlled(xp, name, x, params):
+    """Loops and choices: in a program sw's own, on hosts Python's."""
+    if name == "cond":
+        test = xp.max(xp.abs(x)) > params
+
+        def yes(x):
+            return xp.tanh(x) * 0.5
+
+        def no(x):
+            return xp.flip(x, axis=0)
+
+        return (yes(x) if test else no(x)) if xp is np else sw.cond(test, yes, no, x)
+    if name == "while":
+
+        def body(state):
+            count, x = state
+            return count + 1, xp.roll(x, 1, axis=0) * 0.5
+
+        state = (0, x)
+        if xp is np:
+            while state[0] < params:
+                state = body(state)
+            return state[1]
+        return sw.while_loop(lambda state: state[0] < params, body, state)[1]
+
+    def row_body(carry, row):
+        carry = xp.tanh(carry + row)
+        return carry, xp.cumulative_sum(carry, axis=0) if params and carry.ndim else carry
+
+    start = xp.sum(x, axis=0) * 0.0
+    if xp is np:
+        rows = []
+        for row in x:
+            start, y = row_body(start, row)
+            rows.append(y)
+        return np.stack(rows) + start
+    last, ys = sw.scan(row_body, start, x)
+    return ys + last
 
 
 @st.composite
@@ -69,7 +118,7 @@ def programs(draw, max_steps=12, constraints=True):
     for _ in range(draw(st.integers(1, 3))):
         shape = draw(st.sampled_from([(4,), (4, 6), (6, 4), (4, 4), (5, 4), (2, 4, 6)]))
         hosts.append(np.round(rng.standard_normal(shape), 2))
-        specs.append(draw(shardings(mesh, shape, partial=False, halo=False)).for_shape(shape))
+        specs.append(draw(shardings(mesh, shape)).for_shape(shape))
     program = RandomProgram(mesh, hosts, specs)
     shapes = [host.shape for host in hosts]
     for _ in range(draw(st.integers(1, max_steps))):
@@ -92,6 +141,9 @@ def steps(draw, mesh, shapes, constraints):
     rank = len(shape)
     kinds = ["unary", "binary", "scale"]
     kinds += ["reduce", "permute", "slice", "flip", "cumulative", "sort"] if rank and all(shape) else []
+    kinds += (
+        ["roll", "tile", "repeat", "scan", "while", "cond"] if rank and all(shape) and math.prod(shape) < 99 else []
+    )
     kinds += ["matmul"] if rank == 2 else []
     kinds += ["constrain", "constrain"] if constraints else []
     kind = draw(st.sampled_from(kinds))
@@ -112,6 +164,18 @@ def steps(draw, mesh, shapes, constraints):
         return kind, [at], {"axis": dim}
     if kind == "cumulative":
         return "cumulative_sum", [at], {"axis": dim}
+    if kind == "roll":
+        return kind, [at], {"shift": draw(st.integers(-7, 7)), "axis": dim}
+    if kind == "tile":
+        return kind, [at], tuple(draw(st.sampled_from([1, 2])) for _ in shape)
+    if kind == "repeat":
+        return kind, [at], {"repeats": draw(st.sampled_from([1, 2, 3])), "axis": dim}
+    if kind == "cond":
+        return kind, [at], draw(st.sampled_from([-1.0, 1e9]))
+    if kind == "while":
+        return kind, [at], draw(st.integers(0, 3))
+    if kind == "scan":
+        return kind, [at], draw(st.booleans())
     if kind == "scale":
         return "scale", [at], draw(st.sampled_from([2.0, -0.5, 0.0]))
     if kind == "matmul":
