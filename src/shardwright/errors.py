@@ -6,7 +6,7 @@ class ShardwrightError(Exception):
 
 
 class MeshError(ShardwrightError, ValueError):
-    """A mesh, an axis, a device or a topology that can't be."""
+    """An invalid mesh, axis, device or topology."""
 
 
 class ShardingError(ShardwrightError, ValueError):
@@ -14,7 +14,7 @@ class ShardingError(ShardwrightError, ValueError):
 
 
 class CollectiveError(ShardwrightError, ValueError):
-    """A collective asked for something its group or its operand can't give."""
+    """A collective with arguments that are invalid for its group or its operand."""
 
 
 class EngineError(ShardwrightError, ValueError):
@@ -22,28 +22,28 @@ class EngineError(ShardwrightError, ValueError):
 
 
 class ArrayError(ShardwrightError, ValueError):
-    """An array, or a tensor per device, made or used in a way that has no meaning."""
+    """An Array or a PerDevice that is made or used in an invalid way."""
 
 
 class OperationError(ShardwrightError, ValueError):
-    """An operation on operands that don't fit it."""
+    """An operation with invalid operands."""
 
 
 class AxisError(OperationError, IndexError):
-    """A dim by a number that the operand does not have."""
+    """A dim index out of range for the operand."""
 
 
 class TraceError(ShardwrightError, TypeError):
-    """A function being traced asks for what only data could tell."""
+    """A function being traced needs the values of an array."""
 
 
 class ProgramError(ShardwrightError, ValueError):
-    """A program, or the arguments and shardings given for one, that don't fit."""
+    """An invalid program, or arguments and shardings that don't match it."""
 
 
 class ImplicitGatherError(ShardwrightError):
-    """Inside `strict()`: an operation would gather a sharded dim that nobody asked to gather."""
+    """Inside `strict()`: an operation would gather a sharded dim implicitly."""
 
 
 class ImplicitGatherWarning(UserWarning):
-    """An operation gathers a large sharded dim that nobody asked to gather."""
+    """An operation gathers a large sharded dim implicitly."""

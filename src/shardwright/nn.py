@@ -1,4 +1,4 @@
-"""Neural-net operations on sharded arrays, written with the table's rows; what is split stays split.
+"""Neural-net operations on sharded arrays, composed of the table's operations; dims that are split stay split.
 
 Images are `batch, spatial…, channels`; weights of a convolution `window…, channels in, channels out`.
 """
@@ -63,7 +63,7 @@ __all__ = [
 
 
 def relu(x: Array) -> Array:
-    """Elements, or 0 where they are negative."""
+    """max(x, 0) of every element."""
     return maximum(x, 0)
 
 
@@ -79,7 +79,7 @@ def silu(x: Array) -> Array:
 
 
 def gelu(x: Array, approximate: str = "none") -> Array:
-    """x times the normal distribution's integral up to x; `approximate="tanh"` is the usual short cut."""
+    """x times the normal distribution function of x; `approximate="tanh"` uses the usual approximation."""
     if approximate == "tanh":
         inner = (x + x * x * x * 0.044715) * float(np.sqrt(2 / np.pi))
         return x * 0.5 * (apply("tanh", (inner,)) + 1)
@@ -139,7 +139,7 @@ def rms_norm(x: Array, weight: Any = None, axis: Axis = -1, eps: float = 1e-5) -
 def batch_norm(
     x: Array, weight: Any = None, bias: Any = None, running_mean: Any = None, running_var: Any = None, eps: float = 1e-5
 ) -> Array:
-    """Mean 0 and variance 1 per channel (the last dim) over all others, or by running statistics if they are given."""
+    """Mean 0 and variance 1 per channel (the last dim) over all others, or by running statistics if given."""
     if (running_mean is None) != (running_var is None):
         raise OperationError("batch_norm: give both running_mean and running_var, or neither.")
     if running_mean is None:
@@ -148,10 +148,12 @@ def batch_norm(
 
 
 def group_norm(x: Array, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Array:
-    """Mean 0 and variance 1 per sample over each group of channels (the last dim) and all places."""
+    """Mean 0 and variance 1 per sample over each group of channels (the last dim) and all spatial positions."""
     channels = x.shape[-1]
     if channels % groups:
-        raise OperationError(f"group_norm: {channels} channels don't make {groups} equal groups.")
+        raise OperationError(
+            f"group_norm: {channels} channels are not divisible into {groups} groups. Choose a divisor of {channels}."
+        )
     cut = reshape(x, (*x.shape[:-1], groups, channels // groups))
     dims = (*range(1, x.ndim - 1), x.ndim)
     return _affine(reshape(_normalized(cut, dims, eps), x.shape), weight, bias)
@@ -167,13 +169,13 @@ def linear(x: Array, weight: Any, bias: Any = None) -> Array:
 
 
 def embedding(table: Array, indices: Any) -> Array:
-    """Rows of a table by number; a table split along its rows leaves a sum over the devices."""
+    """Rows of a table by index; a table split along its rows leaves a pending sum over the devices."""
     return take(table, indices, axis=0)
 
 
 def one_hot(indices: Array, classes: int, dtype: Any = np.float32) -> Array:
-    """1 at the place of each number along a new last dim, 0 elsewhere."""
-    text = f"one_hot: {{}} is none of the {classes} classes from 0 to {classes - 1}."
+    """1 at each index along a new last dim, 0 elsewhere."""
+    text = f"one_hot: {{}} is not one of the {classes} classes from 0 to {classes - 1}."
     indices = apply("in_range", (indices,), Attrs(low=0, high=classes - 1, error=OperationError, text=text))
     numbers = make(Array, "places", Sharding(indices.mesh), (classes,))
     return astype(expand_dims(indices, -1) == astype(numbers, np.int64), dtype)
@@ -184,11 +186,13 @@ def scaled_dot_product_attention(
 ) -> Array:
     """Attention over `…, heads, length, width`; keys and values may have fewer heads, shared by groups of query heads.
 
-    `mask` is True where a query may look, or a float that is added; it broadcasts to `…, heads, queries, keys`.
+    `mask` is True where a query may attend, or a float that is added; it broadcasts to `…, heads, queries, keys`.
     """
     heads, kv_heads = query.shape[-3], key.shape[-3]
     if heads % kv_heads:
-        raise OperationError(f"attention: {heads} query heads don't share {kv_heads} key heads evenly.")
+        raise OperationError(
+            f"attention: {heads} query heads are not a multiple of {kv_heads} key heads. Use a multiple."
+        )
     lead, (queries, width), keys = query.shape[:-3], query.shape[-2:], key.shape[-2]
     grouped = reshape(query, (*lead, kv_heads, heads // kv_heads, queries, width))
     scores = einsum("...hgqd,...hkd->...hgqk", grouped, key) * (width**-0.5 if scale is None else scale)
@@ -208,7 +212,7 @@ def scaled_dot_product_attention(
 
 
 def _causal(like: Array, queries: int, keys: int) -> Array:
-    """Which keys each query may see: those up to its own place, counted from the end."""
+    """Which keys each query may attend to: keys up to its own position, counted from the end."""
     here = Sharding(like.mesh)
     rows = astype(make(Array, "places", here, (queries,)), np.int64)
     cols = astype(make(Array, "places", here, (keys,)), np.int64)
@@ -232,9 +236,9 @@ def cross_entropy(logits: Array, labels: Any, axis: int = -1) -> Array:
 
 
 def dropout(x: Array, rate: float, key: "random.Key", training: bool = True) -> Array:
-    """Elements set to 0 with a probability, the others scaled up; the same key drops the same on every mesh."""
+    """Sets elements to 0 with probability `rate` and scales up the rest; a key drops the same elements on every mesh."""
     if not 0 <= rate < 1:
-        raise OperationError(f"dropout: a rate of {rate} is not from 0 up to 1, which is excluded.")
+        raise OperationError(f"dropout: rate={rate} is out of range. Give a rate from 0 to 1, without 1.")
     if not training or rate == 0:
         return x.again()
     kept = random.bernoulli(key, 1 - rate, x.shape, sharding=x.layout.sharding.replace(partial=(), halo={}))
@@ -257,7 +261,7 @@ def _each(what: str, value: Sizes, count: int) -> tuple[int, ...]:
 def _maps(
     name: str, sizes: Sequence[int], window: tuple[int, ...], stride: Sizes, padding: Padding, dilation: Sizes
 ) -> tuple[RowMap, ...]:
-    """For each spatial dim which rows a row of the result reads."""
+    """For each spatial dim the rows that a row of the result reads."""
     count = len(sizes)
     strides, dilations = _each("stride", stride, count), _each("dilation", dilation, count)
     maps = []
@@ -331,7 +335,7 @@ def _conv_of(dims: int) -> Callable[..., Array]:
     conv.__doc__ = f"""A convolution over {dims} spatial dim{"s" * (dims > 1)}.
 
     `stride` and `dilation` are one integer or one per dim; `padding` is "valid", "same", an integer, or an integer or a
-    (low, high) pair per dim. With `groups`, channels are cut into groups that don't mix."""
+    (low, high) pair per dim. With `groups`, channels are cut into independent groups."""
     return conv
 
 

@@ -1,7 +1,7 @@
-"""Random numbers from a key and nothing else: the same key gives the same numbers on every mesh and engine.
+"""Random numbers that depend on a key only: the same key gives the same numbers on every mesh and engine.
 
-Each element's bits depend on the key and on its place in the whole tensor, so that every device makes only its own
-shard. Keys are values: `key.split()` makes new ones, and nothing is hidden.
+Each element's bits depend on the key and on its global index, so every device computes only its own shard. Keys are
+values: `key.split()` makes new keys, and there is no hidden state.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ Where = Sharding | P | None
 
 
 class Key:
-    """A key: 64 bits. `Key(0)` is as good as any.
+    """A key: 64 bits. Every seed, also 0, is equally good.
 
     >>> Key(0) == Key(0), Key(0).split(2)[0] == Key(0).split(2)[1]
     (True, False)
@@ -32,11 +32,11 @@ class Key:
         self.bits = int(seed) & _MASK
 
     def split(self, count: int = 2) -> tuple["Key", ...]:
-        """New keys, each unlike this one and unlike one another."""
+        """`count` new keys, different from this key and from one another."""
         return tuple(Key(~self.bits).fold(number) for number in range(1, count + 1))
 
     def fold(self, number: int) -> "Key":
-        """A new key from this one and a number, for example the number of a step or a layer."""
+        """A new key from this key and an integer, for example the index of a step or a layer."""
         mixed = (self.bits + (int(number) + 1) * 0x9E3779B97F4A7C15) & _MASK
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             mixed = ((mixed ^ (mixed >> shift)) * factor) & _MASK
@@ -59,7 +59,7 @@ def _checked(key: object) -> Key:
 
 
 def bits(key: Key, shape: tuple[int, ...] | int, *, sharding: Where = None) -> Array:
-    """64 random bits an element, as unsigned integers."""
+    """64 random bits per element, as unsigned integers."""
     key = _checked(key)
     size = (shape,) if isinstance(shape, int) else tuple(shape)
     result: Array = make(Array, "random_bits", sharding_for(size, sharding), size, Attrs(key=key.bits))
@@ -75,8 +75,8 @@ def uniform(
     dtype: Any = np.float64,
     sharding: Where = None,
 ) -> Array:
-    """Numbers spread evenly from `low` to `high`, the latter excluded."""
-    digits = min(np.finfo(np.float64).nmant, _digits(np.dtype(dtype))) + 1  # so that no number is rounded up to 1
+    """Uniformly distributed numbers from `low` to `high`, without `high`."""
+    digits = min(np.finfo(np.float64).nmant, _digits(np.dtype(dtype))) + 1  # so that no result is rounded up to 1
     unit = astype(bits(key, shape, sharding=sharding) >> np.uint64(64 - digits), np.float64) * 2.0**-digits
     if (low, high) == (0.0, 1.0):
         return astype(unit, dtype)
@@ -100,9 +100,9 @@ def normal(key: Key, shape: tuple[int, ...] | int = (), *, dtype: Any = np.float
 def randint(
     key: Key, shape: tuple[int, ...] | int, low: int, high: int, *, dtype: Any = np.int64, sharding: Where = None
 ) -> Array:
-    """Integers from `low` to `high`, the latter excluded."""
+    """Random integers from `low` to `high`, without `high`."""
     if high <= low:
-        raise OperationError(f"randint: there is no integer from {low} up to {high}, which is excluded.")
+        raise OperationError(f"randint: the range from {low} to {high} (excluded) is empty. Give high > low.")
     offset = bits(key, shape, sharding=sharding) % np.uint64(high - low)
     return astype(astype(offset, np.int64) + low, dtype)
 
@@ -114,5 +114,5 @@ def bernoulli(key: Key, p: float, shape: tuple[int, ...] | int = (), *, sharding
 
 
 def randn(*shape: int, key: Key, dtype: Any = np.float64, sharding: Where = None) -> Array:
-    """`normal` with the sizes one by one."""
+    """`normal` with the sizes as separate arguments."""
     return normal(key, shape, dtype=dtype, sharding=sharding)

@@ -1,7 +1,7 @@
-"""Sharding rules: from the shapes, the paths or the names of a tree of arrays to where each lies.
+"""Sharding rules: from the shapes, paths or names of a tree of arrays to the sharding of each array.
 
-A rule gives a tree of `P`; `match_sharding_rule` makes shardings of it on a mesh. Paths are joined with '/'. What a rule
-does not say is an error that lists what there is, never a silent replica.
+A rule gives a tree of `P`; `match_sharding_rule` makes shardings of it on a mesh. Paths are joined with '/'. An
+array that a rule does not cover is an error that lists the paths; it is never silently replicated.
 """
 
 import abc
@@ -24,41 +24,41 @@ def is_array(leaf: Any) -> bool:
 
 
 class ShardingRule(abc.ABC):
-    """A way to say where the arrays of a tree lie: `spec(path, leaf, mesh)` gives the `P` of one of them, and why."""
+    """Chooses shardings for a tree of arrays: `spec(path, leaf, mesh)` gives the `P` of one array and the reason."""
 
     @abc.abstractmethod
     def spec(self, path: str, leaf: Any, mesh: Mesh | None) -> tuple[P, str]:
-        """Where a leaf lies, and the reason."""
+        """The spec of a leaf, and the reason."""
 
     def check(self, paths: Sequence[str]) -> None:  # noqa: B027  # most rules fit every tree
-        """Refuse a tree that the rule does not fit."""
+        """Raises ShardingError if the rule does not fit a tree."""
 
     def apply(self, tree: Any, mesh: Mesh | None = None) -> Any:
-        """A tree of `P`, None where a leaf is no array."""
+        """A tree of `P`; None for leaves that are not arrays."""
         return unflatten(structure_of(tree), self.specs(tree, mesh))
 
     def specs(self, tree: Any, mesh: Mesh | None = None) -> list[P | None]:
-        """The same for each leaf, in order."""
+        """The `P` of each leaf, in order; None for leaves that are not arrays."""
         pairs = list(zip(paths_of(tree), flatten(tree)[0], strict=True))
         self.check([path for path, leaf in pairs if is_array(leaf)])
         return [self.spec(path, leaf, mesh)[0] if is_array(leaf) else None for path, leaf in pairs]
 
     def explain(self, tree: Any, mesh: Mesh | None = None) -> dict[str, str]:
-        """For each array's path where it lies, and why."""
+        """The spec of each array and the reason, by path."""
         pairs = zip(paths_of(tree), flatten(tree)[0], strict=True)
         found = {path: self.spec(path, leaf, mesh) for path, leaf in pairs if is_array(leaf)}
         return {path: f"{spec}: {why}" for path, (spec, why) in found.items()}
 
 
 class FSDPShardingRule(ShardingRule):
-    """Every large tensor of floats is split along one dim, the largest that the axis divides; the others are whole.
+    """Splits large float tensors along one dim, the largest that the axis divides, and replicates the others.
 
     >>> rule = FSDPShardingRule("data", min_fsdp_size=8)
     >>> rule.apply({"w": np.ones((6, 8), np.float32)}, Mesh(data=4))
     {'w': P(None, 'data')}
 
-    Without a size and without a mesh the dim with the largest power of two as a divisor is taken; on a mesh the axis's
-    own size counts, so that the choice always divides.
+    Without a size and without a mesh it splits the dim with the largest power of two as a divisor. With a mesh it uses
+    the size of the axis, so the axis always divides the dim.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class FSDPShardingRule(ShardingRule):
                 f"Leave fsdp_axis_size out, or make it {size}."
             )
         if np.dtype(leaf.dtype).kind in "biu":
-            return P(), f"{leaf.dtype} is no float"
+            return P(), f"{leaf.dtype} is not a float dtype"
         if math.prod(shape) < self.least:
             return P(), f"{math.prod(shape):,} elements are fewer than min_fsdp_size={self.least:,}"
         if size is None:
@@ -101,7 +101,7 @@ class FSDPShardingRule(ShardingRule):
 
 
 class TreePathShardingRule(ShardingRule):
-    """The first pattern found in a leaf's path says where it lies; scalars and single elements are whole.
+    """The first pattern found in a leaf's path gives its spec; scalars and single elements are replicated.
 
     >>> rule = TreePathShardingRule(("kernel", P(None, "x")), ("bias", P()))
     >>> rule.apply({"dense": {"kernel": np.ones((2, 2)), "bias": np.ones(2)}})
@@ -115,7 +115,7 @@ class TreePathShardingRule(ShardingRule):
         pairs = tuple(given.items() if isinstance(given, dict) else given)
         for pair in pairs:
             if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
-                raise ShardingError(f"TreePathShardingRule takes (pattern, P(…)) pairs; {pair!r} is none.")
+                raise ShardingError(f"TreePathShardingRule takes (pattern, P(…)) pairs; got {pair!r}.")
         self.rules: tuple[tuple[str, P], ...] = tuple((pattern, spec) for pattern, spec in pairs)
         self.strict = strict
 
@@ -127,7 +127,7 @@ class TreePathShardingRule(ShardingRule):
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ShardingError(f"The pattern {pattern!r} is no regular expression: {error}.") from error
+                raise ShardingError(f"The pattern {pattern!r} is not a valid regular expression: {error}.") from error
             if not any(re.search(pattern, path) for path in paths):
                 raise ShardingError(
                     f"The pattern {pattern!r} matches no leaf. The paths are {_listed(paths)}. Correct or remove it."
@@ -143,13 +143,13 @@ class TreePathShardingRule(ShardingRule):
             patterns = ", ".join(repr(pattern) for pattern, _ in self.rules)
             raise ShardingError(
                 f"No pattern of {patterns} matches the leaf {path!r}. Add one, such as ('.*', P()) as the last, or "
-                f"say strict=False to leave such leaves whole."
+                f"pass strict=False to replicate such leaves."
             )
         return P(), "no pattern matches it"
 
 
 class PolicyShardingRule(ShardingRule):
-    """A function of path and leaf says where each leaf lies.
+    """A function of path and leaf gives the spec of each leaf.
 
     >>> PolicyShardingRule(lambda path, leaf: P("x") if leaf.ndim else P()).apply([np.ones(4), np.float32(1)])
     [P('x'), P()]
@@ -160,7 +160,7 @@ class PolicyShardingRule(ShardingRule):
 
     def spec(self, path: str, leaf: Any, mesh: Mesh | None) -> tuple[P, str]:
         given = self.policy(path, leaf)
-        return P() if given is None else given, "the policy says so"
+        return P() if given is None else given, "chosen by the policy"
 
 
 def match_sharding_rule(rule: Any, tree: Any, mesh: Mesh) -> Any:
@@ -174,17 +174,19 @@ def match_sharding_rule(rule: Any, tree: Any, mesh: Mesh) -> Any:
 
 
 def resolved(rule: Any, tree: Any, mesh: Mesh, what: str) -> list[Sharding | None]:
-    """For each leaf of a tree its sharding, or None where nothing is said or the leaf is no array."""
+    """The sharding of each leaf of a tree; None if the rule gives none or the leaf is not an array."""
     if rule is None or isinstance(rule, P | Sharding | ShardingRule):
         return _for_all(rule, tree, mesh, what, "")
     try:
         entries = prefix(rule, tree)
     except ValueError as error:
         if not isinstance(rule, dict | list | tuple):
-            raise ShardingError(f"{what}: {rule!r} is no P, Sharding, rule, None, or tree of them.") from error
+            raise ShardingError(
+                f"{what}: got {rule!r}. Give a P, a Sharding, a rule, None, or a tree of them."
+            ) from error
         raise ShardingError(
-            f"{what}: the tree of shardings does not fit the tree of arrays: one is {_drawn(rule)}, the other {_drawn(tree)}. "
-            f"Give the same structure, as far down as you want to tell parts apart."
+            f"{what}: the tree of shardings does not match the tree of arrays: {_drawn(rule)} against {_drawn(tree)}. "
+            f"Give the same structure, or a prefix of it."
         ) from error
     found: dict[int, Sharding | None] = {}
     for entry, name, part, places in entries:
@@ -200,7 +202,7 @@ def _for_all(rule: Any, tree: Any, mesh: Mesh, what: str, lead: str) -> list[Sha
     elif rule is None or isinstance(rule, P | Sharding):
         specs = [rule if is_array(leaf) else None for leaf in leaves]
     else:
-        raise ShardingError(f"{what}: {rule!r} is no P, Sharding, rule, None, or tree of them.")
+        raise ShardingError(f"{what}: got {rule!r}. Give a P, a Sharding, a rule, None, or a tree of them.")
     made: list[Sharding | None] = []
     for path, leaf, spec in zip(paths_of(tree), leaves, specs, strict=True):
         if spec is None:
@@ -218,7 +220,7 @@ def _for_all(rule: Any, tree: Any, mesh: Mesh, what: str, lead: str) -> list[Sha
 
 
 def _drawn(tree: Any) -> str:
-    """The structure of a tree, its leaves as dots."""
+    """The structure of a tree as text, with dots for its leaves."""
     text = str(structure_of(tree)).removeprefix("PyTreeSpec(").removesuffix(")").split(", namespace=")[0]
     shown = text.replace("*", "·")
     return shown if len(shown) <= 120 else f"{shown[:117]}…"

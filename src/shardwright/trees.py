@@ -1,4 +1,4 @@
-"""Trees of arrays, dicts in the order they were made: a function may depend on it, so programs must tell orders apart."""
+"""Trees of arrays. Dicts keep their insertion order: a function may depend on it, so it is part of the structure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import optree
 
 _NAMESPACE = "shardwright"
-_ordered = optree.dict_insertion_ordered(True, namespace=_NAMESPACE)  # kept: if it went, so would the order
+_ordered = optree.dict_insertion_ordered(True, namespace=_NAMESPACE)  # kept alive: the order ends with this object
 _ordered.__enter__()
 _any: Any = optree
 
@@ -22,7 +22,7 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 
 def unflatten(structure: Any, leaves: Iterable[Any]) -> Any:
-    """The tree of a structure with other leaves."""
+    """A tree from a structure and new leaves."""
     return _any.tree_unflatten(structure, list(leaves))
 
 
@@ -41,11 +41,13 @@ def paths_of(tree: Any) -> list[str]:
 
 
 def prefix(rule: Any, tree: Any) -> list[tuple[Any, str, Any, Sequence[int]]]:
-    """The entries of a tree that stops higher up than another (None is an entry), each with its path, the part of the other
-    that it stands for, and the places of that part's leaves among all."""
+    """Matches a prefix tree against a tree: (entry, path, matching subtree, indices of the subtree's leaves) per entry.
+
+    None is an entry.
+    """
     entries, structure = _any.tree_flatten(rule, none_is_leaf=True)
     if _any.treespec_is_leaf(structure):
-        raise ValueError("it is no tree")
+        raise ValueError("the rule is a leaf, not a tree")
     leaves, whole = flatten(tree)
     numbered = structure.flatten_up_to(unflatten(whole, range(len(leaves))))
     names = ["/".join(map(str, path)) for path in _any.tree_paths(rule, none_is_leaf=True)]

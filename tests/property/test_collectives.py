@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import oracle
 import shardwright as sw
-from helpers import assert_devices, by_coords
+from helpers import assert_devices, by_coords, is_exact
 from shardwright import collectives as c
 from shardwright.errors import CollectiveError
 from strategies import axis_lists, host_arrays, meshes, shapes, shardings, specs
@@ -79,7 +79,10 @@ def test_a_chain_of_collectives_does_what_the_oracle_does(data, mesh):
         result = getattr(c, name)(v, *args)
         assert_devices(mesh, v.values(), by_coords(mesh, before))  # pure: the operand is untouched
         v, held = result, getattr(oracle, name)(held, sizes, *args)
-        assert_devices(mesh, v.values(), held)
+        exact = mesh.engine == "numpy" or "reduce" not in name or is_exact(v.dtype)  # rings add in another order
+        assert_devices(mesh, v.values(), held, exact)
+        if not exact:
+            v = sw.PerDevice(mesh, held.values())
         if sum(x.size for x in held.values()) > 40_000:
             break
 

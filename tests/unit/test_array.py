@@ -128,7 +128,11 @@ def test_meshes_do_not_mix():
     [
         (lambda: sw.shard(HOST, MESH, P("data", None, None)), ShardingError, r"has 3 entries, but the tensor"),
         (lambda: sw.shard(np.array(["a"]), MESH, P()), ArrayError, r"Elements of dtype <U1 can't be sharded"),
-        (lambda: sw.shard([[1], [2, 3]], MESH, P()), ArrayError, r"no tensor: .* Rows must have one length"),
+        (
+            lambda: sw.shard([[1], [2, 3]], MESH, P()),
+            ArrayError,
+            r"can't be converted to a tensor: .* Give rows of equal length",
+        ),
         (lambda: sw.shard(np.ma.array([1, 2], mask=[0, 1]), MESH, P()), ArrayError, r"would lose its mask"),
         (
             lambda: sw.shard(HOST, Sharding(MESH, P()), P("data")),
@@ -195,7 +199,7 @@ def test_per_device_values():
     assert v[(1, 1)].tolist() == v[5].tolist() == [5, 5]
     assert [x.tolist() for x in v] == [[i, i] for i in range(8)]
     assert repr(v) == "PerDevice(i64[2] on Mesh(data=2, model=4))"
-    with pytest.raises(ArrayError, match=r"no global meaning"):
+    with pytest.raises(ArrayError, match=r"can't be converted to a single array"):
         np.asarray(v)
     with pytest.raises(ArrayError, match=r"a value per device"):
         bool(v == v)
@@ -220,7 +224,7 @@ def test_per_device_arithmetic():
     assert [int(x) for x in np.sum(coords, axis=-1)] == [i // 4 + i % 4 for i in range(8)]
     assert [int(x) for x in coords @ coords] == [(i // 4) ** 2 + (i % 4) ** 2 for i in range(8)]
     assert [int(x) for x in coords @ np.array([10, 1])] == [10 * (i // 4) + i % 4 for i in range(8)]
-    with pytest.raises(ArrayError, match=r"can't go into out="):
+    with pytest.raises(ArrayError, match=r"out= is not supported"):
         np.add(coords, 1, out=np.zeros(2))
     with pytest.raises(ArrayError, match=r"exp takes Arrays. On the tensors of each device use v.map"):
         sw.numpy.exp(coords)
@@ -373,14 +377,12 @@ def test_other_byte_orders_are_made_native():
 
 
 def test_a_reduction_must_fit_the_elements():
-    with pytest.raises(
-        ArrayError, match=r"leaves a bitwise_or to be done, which works on the bits .*; float64 is neither"
-    ):
+    with pytest.raises(ArrayError, match=r"has a pending bitwise_or, which works on the bits .*; float64 is neither"):
         sw.shard(np.ones(2), Sharding(X2, P(), partial="x", reduction="bitwise_or"))
     v = sw.PerDevice(X2, [[1]] * 2)
-    with pytest.raises(CollectiveError, match=r"only numbers and booleans can be reduced"):
+    with pytest.raises(CollectiveError, match=r"can't be reduced. Use a numeric or boolean dtype"):
         c.all_reduce(v, "x", dtype=object)
-    with pytest.raises(CollectiveError, match=r"no dtype that NumPy knows"):
+    with pytest.raises(CollectiveError, match=r"not a valid NumPy dtype"):
         c.all_reduce(v, "x", dtype="bogus")
 
 
@@ -392,7 +394,7 @@ def test_the_last_shard_may_be_shorter_than_a_low_halo():
 
 def test_update_halo_must_name_the_arrays_own_axes():
     x = sw.shard(np.arange(16.0).reshape(4, 4), Sharding(sw.Mesh(x=2, y=2), P("x", None), halo={0: 1}))
-    with pytest.raises(CollectiveError, match=r"dim 1 is said to be split by \('y',\)"):
+    with pytest.raises(CollectiveError, match=r"give \('y',\) and \(0, 0\) for dim 1"):
         c.update_halo(x, ["x", "y"], [(1, 1), (0, 0)])
     with pytest.raises(CollectiveError, match=r"2 halo sizes"):
         c.update_halo(x, ["x"], [(1, 1), (1, 1)])
@@ -459,14 +461,14 @@ def test_numbers_keep_the_dtype_of_tensors_per_device():
     v += 1
     assert v is before
     assert v[0].tolist() == [2, 2]
-    with pytest.raises(ArrayError, match=r"int is none. Close over it instead"):
+    with pytest.raises(ArrayError, match=r"got int. Use it in the function as a closure"):
         v.map(np.add, 3)
 
 
 def test_shards_are_compared_by_identity():
     x = sw.shard(np.arange(4), X2, P("x"))
     assert (x.shards[0] == x.shards[1]) is False
-    with pytest.raises(ArrayError, match=r"picture draws an Array; a ndarray is none"):
+    with pytest.raises(ArrayError, match=r"picture takes an Array; got ndarray"):
         sw.picture(np.arange(4))
     with pytest.raises(ArrayError, match=r"gather takes an Array; got ndarray"):
         sw.gather(np.arange(4))
@@ -483,10 +485,10 @@ def test_shards_are_compared_by_identity():
         (lambda: XY.submesh((1.9, 2)), r"The submesh shape 1.9 is not an integer"),
         (lambda: XY.coords(2.7), r"Device id 2.7 is not an integer"),
         (lambda: XY.groups({"x", "y"}), r"Axes are a name or a sequence of names, in order"),
-        (lambda: P({"x", "y"}), r"can't say how a dim is split"),
+        (lambda: P({"x", "y"}), r"is an invalid spec entry"),
         (lambda: sw.Mesh(x=2, links={"x": "ring"}), r"links gives 'ring' for axis 'x'; give a Link"),
         (lambda: Sharding(X2, P(), partial=None), r"Axes are a name or a sequence of names"),
-        (lambda: c.broadcast(sw.process_index(X2), "x", None), r"None is no place in a group"),
+        (lambda: c.broadcast(sw.process_index(X2), "x", None), r"None is not a valid position in a group"),
         (lambda: sw.Mesh.on_topology(8, {"a": 8}), r"The physical topology must be a sequence of integers"),
     ],
 )

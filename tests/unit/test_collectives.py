@@ -216,10 +216,10 @@ HOST = np.arange(30.0).reshape(6, 5)
         (lambda x: c.all_gather(x, "y", 1), r"dim 1 is split by no axis"),
         (lambda x: c.all_slice(x, "x", 1), r"already uses \['x'\]. Slice along axes over which it is replicated"),
         (lambda x: c.all_reduce(x, "x"), r"all_reduce over \('x',\) by sum: the tensor is not partial"),
-        (lambda x: c.all_to_all(x, "y", 0, 0), r"split_dim = concat_dim = 0 leaves no sharding"),
+        (lambda x: c.all_to_all(x, "y", 0, 0), r"split_dim = concat_dim = 0 does not give a sharding"),
         (lambda x: c.broadcast(x, "y", 0), r"broadcast moves the tensors of single devices and has no meaning for one"),
         (lambda x: c.shift(x, "y", "y", 1), r"Use it on PerDevice values, for example inside sw.shard_map"),
-        (lambda x: c.update_halo(x, ["x"], [(1, 1)]), r"dim 0 is said to be split by \('x',\) with a halo of \(1, 1\)"),
+        (lambda x: c.update_halo(x, ["x"], [(1, 1)]), r"give \('x',\) and \(1, 1\) for dim 0"),
         (lambda x: c.all_gather(x, "y", 2), r"all_gather: dim=2 is out of range"),
     ],
 )

@@ -114,8 +114,8 @@ def test_a_topology_that_needs_a_split_is_refused_and_says_why():
     with pytest.raises(MeshError) as error:
         sw.Mesh.on_topology(physical=(4, 4, 4), logical={"data": 8, "model": 8})
     text = str(error.value)
-    assert "data=8, model=8 can't be laid on the physical topology 4×4×4 without splitting" in text
-    assert "data=8 and model=8 is no product of whole physical axes, which give [1, 4, 16, 64]" in text
+    assert "data=8, model=8 does not fit the physical topology 4×4×4 without splitting" in text
+    assert "data=8 and model=8 is not a product of entire physical axes, which give [1, 4, 16, 64]" in text
     assert "split_physical_axes=True" in text
     mesh = sw.Mesh.on_topology((4, 4, 4), {"data": 8, "model": 8}, split_physical_axes=True)
     assert mesh.shape == (8, 8)
@@ -126,7 +126,7 @@ def test_a_topology_that_needs_a_split_is_refused_and_says_why():
         sw.Mesh.on_topology((4, 4, 4), {"data": 8, "model": 4})
     with pytest.raises(MeshError, match=r"need positive sizes"):
         sw.Mesh.on_topology((4, 0), {"data": 0})
-    with pytest.raises(MeshError, match=r"the whole physical axes can't be shared out between them"):
+    with pytest.raises(MeshError, match=r"the entire physical axes can't be divided among them"):
         sw.Mesh.on_topology((2, 2, 8), {"a": 2, "b": 4, "c": 4})
 
 
@@ -137,11 +137,11 @@ def test_a_topology_that_needs_a_split_is_refused_and_says_why():
         (lambda: sw.Mesh(x=-2), r"Axis 'x' has size -2"),
         (lambda: sw.Mesh(x=2.0), r"Axis 'x' has size 2.0"),
         (lambda: sw.Mesh(x=True), r"Axis 'x' has size True"),
-        (lambda: sw.Mesh(x=-1), r"leaves a size open: pass devices="),
+        (lambda: sw.Mesh(x=-1), r"leaves a size open. Pass devices="),
         (lambda: sw.Mesh(x=-1, y=-1, devices=8), r"leaves 2 sizes open; only one can be -1"),
         (lambda: sw.Mesh(x=-1, y=3, devices=8), r"can't hold 8 devices: 8 is not a multiple of 3"),
-        (lambda: sw.Mesh(x=2, y=3, devices=8), r"has 6 places, but there are 8 devices"),
-        (lambda: sw.Mesh(x=2, devices=[0, 1, 2]), r"has 2 places, but there are 3 devices"),
+        (lambda: sw.Mesh(x=2, y=3, devices=8), r"has 6 positions, but there are 8 devices"),
+        (lambda: sw.Mesh(x=2, devices=[0, 1, 2]), r"has 2 positions, but there are 3 devices"),
         (lambda: sw.Mesh(x=2, devices=[1, 1]), r"Device ids must be different"),
         (lambda: sw.Mesh(x=2, devices=[-1, 1]), r"Device ids must be different and not negative"),
         (lambda: sw.Mesh((2, 2), ("x",)), r"2 sizes \(2, 2\) but 1 axis names"),

@@ -82,7 +82,7 @@ def test_norms_with_weights(spec):
     images = RNG.standard_normal((2, 5, 6, 12))
     y = nn.group_norm(sw.shard(images, MESH, P("data", None, None, "model")), 4)
     check(y, F.group_norm(t(images).movedim(-1, 1), 4).movedim(1, -1))
-    with pytest.raises(OperationError, match="12 channels don't make 5 equal groups"):
+    with pytest.raises(OperationError, match="12 channels are not divisible into 5 groups"):
         nn.group_norm(sw.shard(images, MESH, P()), 5)
 
 
@@ -121,7 +121,7 @@ def test_attention(spec, causal):
     bias = RNG.standard_normal((8, 6, 6))
     ours = nn.scaled_dot_product_attention(*(sw.shard(x, MESH, spec) for x in (q, k, v)), mask=bias)
     check(ours, F.scaled_dot_product_attention(t(q), *grouped, attn_mask=t(bias)))
-    with pytest.raises(OperationError, match="8 query heads don't share 3 key heads"):
+    with pytest.raises(OperationError, match="8 query heads are not a multiple of 3 key heads"):
         nn.scaled_dot_product_attention(
             sw.shard(q, MESH, P()), sw.shard(k[:, :3], MESH, P()), sw.shard(v[:, :3], MESH, P())
         )
@@ -196,7 +196,7 @@ def test_pooling_and_other_ranks(spec):
         (lambda x: nn.conv2d(x, np.ones((3, 3, 4, 6)), stride=0), r"stride=0: give a positive integer, or 2 of them"),
         (lambda x: nn.conv2d(x, np.ones((3, 3, 4, 6)), padding="full"), r"padding='full'; give 'valid', 'same'"),
         (lambda x: nn.gelu(x, approximate="erf"), r"approximate is 'none' or 'tanh'"),
-        (lambda x: nn.dropout(x, 1.0, random.Key(0)), r"a rate of 1.0 is not from 0 up to 1"),
+        (lambda x: nn.dropout(x, 1.0, random.Key(0)), r"rate=1.0 is out of range"),
     ],
 )
 def test_bad_input(run, text):
@@ -263,7 +263,7 @@ def test_keys():
     with MESH:
         with pytest.raises(OperationError, match="Random numbers come from a Key; got 0"):
             random.uniform(0, 3)
-        with pytest.raises(OperationError, match="no integer from 3 up to 3"):
+        with pytest.raises(OperationError, match=r"the range from 3 to 3 \(excluded\) is empty"):
             random.randint(key, 3, 3, 3)
         assert random.randn(3, 4, key=key).shape == (3, 4)
 
@@ -298,11 +298,11 @@ def test_random_numbers_under_halos_and_partial_axes(more):
 
 def test_labels_are_checked():
     logits = sw.shard(np.zeros((4, 3)), MESH, P("data"))
-    with pytest.raises(OperationError, match="5 is none of the 3 classes from 0 to 2"):
+    with pytest.raises(OperationError, match="5 is not one of the 3 classes from 0 to 2"):
         nn.cross_entropy(logits, np.array([0, 5, 1, 1]))
     with pytest.raises(OperationError, match=r"need labels of their shape without dim 1; got \(4, 1\)"):
         nn.cross_entropy(logits, np.zeros((4, 1), int))
-    with pytest.raises(OperationError, match="-1 is none of the 7 classes"):
+    with pytest.raises(OperationError, match="-1 is not one of the 7 classes"):
         nn.one_hot(sw.replicate(np.array([-1]), MESH), 7)
 
 

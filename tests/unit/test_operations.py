@@ -433,7 +433,7 @@ def test_rules_fit_shapes_or_say_why_not():
     fitted = rule("matmul", "... m k, ... k n -> ... m n", [(5, 1, 2, 3), (4, 3, 6)], sums={"k": "sum"})
     assert fitted.out_shape() == (5, 4, 2, 6)
     assert fitted.inputs[0][1] == (), "a dim of size 1 is broadcast"
-    with pytest.raises(OperationError, match=r"don't have the dims of"):
+    with pytest.raises(OperationError, match=r"don't match the dims of"):
         rule("matmul", "m k, k n -> m n", [(2,), (2, 3)])
     with pytest.raises(OperationError, match=r"reshape: a tensor of shape \(6,\) has 6 elements, the shape \(4,\) 4"):
         OPS["reshape"].rule([(6,)], {"shape": (4,)})

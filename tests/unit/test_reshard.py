@@ -234,7 +234,7 @@ def test_shapes_are_checked_before_anything_is_kept():
 
 def test_arguments_in_other_forms():
     assert sw.plan_reshard([8], "bf16", MESH, ["x"], []).bytes_received == 8
-    with pytest.raises(ShardingError, match="names the dtype 'float7'"):
+    with pytest.raises(ShardingError, match="names the unknown dtype 'float7'"):
         sw.plan_reshard((8,), "float7", MESH, P("x"), P())
     with pytest.raises(ShardingError, match="works on the bits"):
         sw.plan_reshard((8,), np.float32, MESH, sw.Sharding(MESH, P(), partial="x", reduction="bitwise_or"), P())

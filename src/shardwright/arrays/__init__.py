@@ -2,7 +2,7 @@
 
 from shardwright.arrays.array import Array, as_sharding, from_shards, gather, replicate, shard
 from shardwright.arrays.indexing import held_like, take
-from shardwright.arrays.local import shard_map
+from shardwright.arrays.local import joined_layout, shard_map
 from shardwright.arrays.per_device import PerDevice, host_array, process_coords, process_index, same_mesh
 from shardwright.arrays.shards import Shard, Shards
 
@@ -16,6 +16,7 @@ __all__ = [
     "gather",
     "held_like",
     "host_array",
+    "joined_layout",
     "process_coords",
     "process_index",
     "replicate",

@@ -1,7 +1,7 @@
 """`shard_map`: from the global view to the local one and back."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from shardwright.engines import engine_named
 from shardwright.engines.lanes import relane, spread
 from shardwright.errors import ArrayError
 from shardwright.mesh import Mesh
-from shardwright.sharding import P, Sharding, check_partial, layout_of
+from shardwright.sharding import Layout, P, Sharding, check_partial, layout_of
 
 
 def shard_map(fn: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
@@ -36,16 +36,23 @@ def shard_map(fn: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any)
         if len(specs) != len(args):
             raise ArrayError(f"shard_map: {len(args)} arguments but {len(specs)} in_specs: give one spec per argument.")
         local = [_map_prefix(lambda spec, x: _to_local(x, mesh, spec), s, a) for s, a in zip(specs, args, strict=True)]
-        engine = engine_named(mesh.engine)
+        sends = _sends(local, mesh)
         try:
             results = fn(*local)
         except BaseException:
-            engine.forget_sends(mesh)
+            sends.forget_sends(mesh)
             raise
-        engine.check_sends(mesh, "by the end of shard_map")
+        sends.check_sends(mesh, "by the end of shard_map")
         return _map_prefix(lambda spec, v: _to_array(v, mesh, spec), out_specs, results)
 
     return mapped
+
+
+def _sends(local: Any, mesh: Mesh) -> Any:
+    """Who keeps open sends: the trace that is recording, or the engine."""
+    leaves = optree.tree_leaves(local, none_is_leaf=True)
+    traced = next((v for v in leaves if isinstance(v, PerDevice) and v.traces), None)
+    return engine_named(mesh.engine) if traced is None else traced.recorder()  # type: ignore[attr-defined]
 
 
 def _map_prefix(function: Callable[[Any, Any], Any], prefix: Any, tree: Any) -> Any:
@@ -65,6 +72,8 @@ def _to_local(x: object, mesh: Mesh, spec: Any) -> PerDevice:
             f"Reshard it first: x.reshard(Sharding(mesh, P(…)))."
         )
     array = x.reshard(sharding) if isinstance(x, Array) else shard(x, sharding)
+    if array.traces:
+        return array.to_local(sharding)  # type: ignore[attr-defined]  # of a traced array
     return PerDevice.of(array.lanes)
 
 
@@ -73,17 +82,29 @@ def _to_array(v: object, mesh: Mesh, spec: Any) -> Array:
         raise ArrayError(f"shard_map: the function gave a {type(v).__name__}; it must give PerDevice values.")
     same_mesh(mesh, v.mesh)
     sharding = as_sharding(mesh, spec)
+    if v.traces:
+        return v.to_array(sharding)  # type: ignore[attr-defined]  # of a traced value
     if len(sharding.dims) > v.ndim:
         sharding.for_shape(v.lanes.local_shape)  # raises: the spec is longer than the rank
     lanes = relane(v.lanes, mesh.lanes(sharding.axes))
     used = [i for i, axis in enumerate(lanes.axes) if axis in sharding.axes]
     lanes = spread(lanes, used)
+    layout = joined_layout(sharding, [lanes.sizes(dim) for dim in range(v.ndim)], lanes.axes)
+    check_partial(sharding, v.dtype, ArrayError)
+    same_where_shared(lanes.data, layout, "shard_map")
+    return Array.of(layout, engine_named(mesh.engine).from_lanes(lanes, layout))
+
+
+def joined_layout(sharding: Sharding, sizes: Sequence[Any], lanes: tuple[str, ...]) -> Layout:
+    """The layout of the array whose shards have some sizes, given for each dim over lanes."""
+    mesh = sharding.mesh
+    full = [mesh.axis(lane).size for lane in lanes]
     shape, offsets = [], {}
-    for dim in range(v.ndim):
+    for dim, own in enumerate(sizes):
         axes = sharding.dims[dim] if dim < len(sharding.dims) else ()
-        splits = [lanes.axes.index(axis) for axis in axes]
+        splits = [lanes.index(axis) for axis in axes]
         low, high = sharding.halo_of(dim) if axes else (0, 0)
-        held = np.broadcast_to(lanes.sizes(dim), lanes.full_shape)
+        held = np.broadcast_to(own, full)
         first = held[tuple(slice(None) if i in splits else slice(0, 1) for i in range(held.ndim))]
         if not bool((held == first).all()):
             raise ArrayError(
@@ -97,7 +118,4 @@ def _to_array(v: object, mesh: Mesh, spec: Any) -> Array:
             offsets[dim] = cuts
             if sharding.offsets_of(dim) not in ((), tuple(cuts)):
                 raise ArrayError(f"shard_map: the shards of dim {dim} begin at {cuts}, but {sharding} says otherwise.")
-    check_partial(sharding, v.dtype, ArrayError)
-    layout = layout_of(sharding.replace(offsets=offsets), tuple(shape))
-    same_where_shared(lanes.data, layout, "shard_map")
-    return Array.of(layout, engine_named(mesh.engine).from_lanes(lanes, layout))
+    return layout_of(sharding.replace(offsets=offsets), tuple(shape))

@@ -1,7 +1,7 @@
-"""`PerDevice`: the local view, one tensor per device of a mesh and no global meaning."""
+"""`PerDevice`: the local view, one tensor per device of a mesh, without a global meaning."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +15,16 @@ from shardwright.sharding import dtype_name, is_number
 
 
 def host_array(value: object) -> NDArray[Any]:
-    """Anything NumPy can read as an array of numbers; what has other elements is refused."""
+    """Converts a value to a NumPy array; raises ArrayError if its dtype is not numeric or boolean."""
     if isinstance(value, np.ma.MaskedArray):
         raise ArrayError("A masked array would lose its mask. Fill it first: array.filled(…).")
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise ArrayError(f"This is no tensor: {error} Rows must have one length.") from error
+        raise ArrayError(f"The value can't be converted to a tensor: {error} Give rows of equal length.") from error
     if not is_number(array.dtype):
         raise ArrayError(
-            f"Elements of dtype {array.dtype} can't be sharded: only numbers and booleans can. "
+            f"Elements of dtype {array.dtype} can't be sharded; a numeric or boolean dtype is needed. "
             f"Convert the tensor first, for example with .astype(np.float32)."
         )
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -46,6 +46,8 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
 
     __slots__ = ("_lanes",)
 
+    traces: ClassVar[bool] = False  # whether its elements are unknown, because a program is being traced
+
     def __init__(self, mesh: Mesh, values: Iterable[object]) -> None:
         tensors = [host_array(value) for value in values]
         if len(tensors) != mesh.size:
@@ -63,7 +65,7 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
 
     @classmethod
     def of(cls, lanes: Lanes) -> "PerDevice":
-        """The tensors that an engine holds in lanes."""
+        """A PerDevice from tensors that an engine holds in lanes."""
         self = object.__new__(cls)
         self._lanes = lanes
         return self
@@ -90,7 +92,7 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of every device's tensor; an error where devices hold different ones."""
+        """The shape of every device's tensor; raises ArrayError if the shapes differ."""
         shapes = self._lanes.shapes()
         if len(shapes) > 1:
             raise ArrayError(f"The devices hold tensors of different shapes, {shapes}; use .values() to see each.")
@@ -125,7 +127,7 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
         return PerDevice.of(self._engine.run(collective, self._lanes))
 
     def map(self, function: Callable[..., Any], *others: "PerDevice") -> "PerDevice":
-        """Apply a function on every device, to its tensor and those of other values; the results may differ in size.
+        """Applies a function on every device to its tensors of this and other values; the results may differ in size.
 
         >>> PerDevice(Mesh(x=2), [[1, 2], [3, 4]]).map(np.sum).values()
         [array(3), array(7)]
@@ -135,16 +137,19 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
         for other in others:
             if not isinstance(other, PerDevice):
                 raise ArrayError(
-                    f".map applies to PerDevice values; {type(other).__name__} is none. Close over it instead."
+                    f".map takes PerDevice values; got {type(other).__name__}. Use it in the function as a closure."
                 )
             same_mesh(self.mesh, other.mesh)
+        traced: Any = next((other for other in others if other.traces), None)
+        if traced is not None:
+            return traced.record_map(function, (self, *others))
         rows = zip(self.values(), *(other.values() for other in others), strict=True)
         return PerDevice.of(stack(self.mesh, [host_array(function(*row)) for row in rows]))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         out = (options.pop("out", None) or (None,))[0]
         if out is not None and out is not self:
-            raise ArrayError("A result on every device can't go into out=; use what the function gives back.")
+            raise ArrayError("out= is not supported for PerDevice values. Use the return value of the function.")
         if method != "__call__" or ufunc.signature is not None:  # a product or a reduction: device by device
             result = _each(getattr(ufunc, method), inputs, options)
             if out is self:
@@ -166,7 +171,7 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         raise ArrayError(
-            "A PerDevice has a tensor per device and no global meaning, so it is no single array. Use .values(), "
+            "A PerDevice has a tensor per device and can't be converted to a single array. Use .values(), "
             "v[coords], or sw.from_shards(mesh, P(…), v.values())."
         )
 
@@ -185,7 +190,7 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def _each(function: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> PerDevice:
-    """A function of several operands on every device; what is no PerDevice is the same everywhere."""
+    """A function of several operands on every device; operands other than PerDevice are the same everywhere."""
     local = [x for x in inputs if isinstance(x, PerDevice)]
 
     def one(*tensors: NDArray[Any]) -> Any:
@@ -210,7 +215,7 @@ def _everywhere(mesh: Mesh, value: object) -> PerDevice:
 
 
 def process_index(mesh: Mesh) -> PerDevice:
-    """Each device's row-major place in the mesh.
+    """Each device's row-major position in the mesh.
 
     >>> [int(place) for place in process_index(Mesh(x=2, y=2)).values()]
     [0, 1, 2, 3]
@@ -219,7 +224,7 @@ def process_index(mesh: Mesh) -> PerDevice:
 
 
 def process_coords(mesh: Mesh, axes: Axes = ()) -> PerDevice:
-    """Each device's coordinates along some axes, in their order; along all axes if none are named.
+    """Each device's coordinates along the axes, in their order; along all axes by default.
 
     >>> process_coords(Mesh(x=2, y=2), ("y", "x"))[(0, 1)]
     array([1, 0])

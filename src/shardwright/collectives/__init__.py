@@ -1,6 +1,6 @@
-"""Every collective as a frozen value, what it asks of its operand, and the functions that apply it.
+"""Every collective as a frozen value with its checks, and the functions that apply it.
 
-The values know nothing of engines: a function makes the value and hands it to its operand, which knows how to run it.
+The values don't depend on engines: a function makes the value and passes it to its operand, which runs it.
 """
 
 from shardwright.collectives.functions import (

@@ -1,4 +1,4 @@
-"""The functions users call: each makes the value of a collective and hands it to its operand.
+"""The public functions: each makes the value of a collective and passes it to its operand.
 
 `axes` is a name or a sequence of names, outermost first; `root`, `destination` and `source` are coordinates within the
 group, in the order of `axes`. Operands are `PerDevice` values, or an `Array` where the result is an array again.
@@ -33,7 +33,7 @@ from shardwright.sharding import is_number
 
 
 class Operand(Protocol):
-    """What a collective can be applied to."""
+    """A type that collectives can be applied to."""
 
     def apply_collective(self, collective: Collective) -> Any: ...
 
@@ -54,7 +54,9 @@ def _coords(coords: Coords) -> tuple[int, ...]:
     if isinstance(coords, int | np.integer):
         return (int(coords),)
     if not isinstance(coords, Iterable):
-        raise CollectiveError(f"{coords!r} is no place in a group: give one coordinate per axis, or an integer.")
+        raise CollectiveError(
+            f"{coords!r} is not a valid position in a group. Give one coordinate per axis, or an integer."
+        )
     return tuple(coords)
 
 
@@ -64,9 +66,9 @@ def _dtype(dtype: Any) -> "np.dtype[Any] | None":
     try:
         kind = np.dtype(dtype).newbyteorder("=")
     except TypeError as error:
-        raise CollectiveError(f"dtype={dtype!r} is no dtype that NumPy knows.") from error
+        raise CollectiveError(f"dtype={dtype!r} is not a valid NumPy dtype. Give one such as np.float32.") from error
     if not is_number(kind):
-        raise CollectiveError(f"dtype={dtype!r}: only numbers and booleans can be reduced.")
+        raise CollectiveError(f"dtype={dtype!r} can't be reduced. Use a numeric or boolean dtype.")
     return kind
 
 
@@ -76,7 +78,7 @@ def all_gather(v: V, axes: Axes, dim: int) -> V:
 
 
 def all_reduce(v: V, axes: Axes, op: str = "sum", dtype: Any = None) -> V:
-    """Reduce the tensors of each group, for every member; they are converted to `dtype` first."""
+    """Reduce the tensors of each group, for every member; `dtype` converts them first."""
     return _apply(v, AllReduce(as_axes(axes), op, _dtype(dtype)))
 
 
@@ -116,19 +118,19 @@ def scatter(v: V, axes: Axes, dim: int, root: Coords) -> V:
 
 
 def shift(v: V, axes: Axes, shift_axis: str, offset: int, rotate: bool = False) -> V:
-    """Move tensors `offset` places up along `shift_axis`, around the end if `rotate`; zeros where nothing arrives."""
+    """Move tensors up by `offset` positions along `shift_axis`, around the end if `rotate`; zeros where nothing arrives."""
     return _apply(v, Shift(as_axes(axes), shift_axis, offset, rotate))
 
 
 def send(v: V, axes: Axes, destination: Coords) -> V:
-    """In each group, send to a member; the matching `recv` says from which. Gives back its input."""
+    """In each group, send to a member; the matching `recv` names the sender. Returns its input."""
     return _apply(v, Send(as_axes(axes), _coords(destination)))
 
 
 def recv(v: V, axes: Axes, source: Coords | None = None) -> V:
     """Receive what `source` sent: on the destination of the oldest open `send` over these axes; zeros elsewhere.
 
-    `v` gives the shape and dtype that are expected. Without `source` the group must have one other member.
+    `v` gives the expected shape and dtype. Without `source` the group must have exactly one other member.
     """
     return _apply(v, Recv(as_axes(axes), None if source is None else _coords(source)))
 
@@ -136,8 +138,8 @@ def recv(v: V, axes: Axes, source: Coords | None = None) -> V:
 def update_halo(v: V, split_axes: Sequence[Axes | None], halo_sizes: Sequence[tuple[int, int]]) -> V:
     """Refresh halo rows from the neighbours, corners included; cells beyond the border stay as they are.
 
-    `split_axes` has the axes of each dim (or none), `halo_sizes` a (low, high) pair for each dim that is split. The
-    tensors hold their halos already: a dim of size n has n - low - high rows of its own.
+    `split_axes` has the axes of each dim (or None), `halo_sizes` a (low, high) pair for each dim that is split. The
+    tensors already include their halos: a dim of size n has n - low - high rows of its own.
     """
     split = tuple(as_axes(axes or ()) for axes in split_axes)
     together = tuple(axis for axes in split for axis in axes)

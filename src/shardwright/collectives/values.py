@@ -1,4 +1,4 @@
-"""The collectives as values: their attributes, what they demand of an operand, what they do to a sharding.
+"""The collectives as values: their attributes, the checks of their operand, the sharding of their result.
 
 `bind` fits a collective to tensors of one shape per device: axes checked, dims counted from the front, roots in range,
 sizes divisible. `on` gives the sharding of the result when the operand is one sharded tensor.
@@ -22,7 +22,7 @@ C = TypeVar("C", bound="Collective")
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One operation of a whole device group; the groups run along `axes`, the first outermost."""
+    """One operation of a device group; the groups run along `axes`, the first outermost."""
 
     axes: tuple[str, ...]
     name: ClassVar[str] = "collective"
@@ -49,11 +49,13 @@ class Collective:
         )
 
     def on_copies(self, sharding: Sharding, shape: Shape) -> tuple[Sharding, Shape] | None:
-        """The sharding and shape of the result where the members of a group hold the same; None where there is no tensor
-        that the results are shards of."""
+        """The sharding and shape of the result if the members of a group hold the same data.
+
+        None if the results are not the shards of one tensor.
+        """
         return None
 
-    # -- what the checks below share ----------------------------------------------------------------------------------
+    # -- shared checks ------------------------------------------------------------------------------------------------
 
     def _dim(self, dim: int, shape: Shape, what: str = "dim") -> int:
         if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or not -len(shape) <= dim < len(shape):
@@ -69,7 +71,7 @@ class Collective:
             raise CollectiveError(
                 f"{self.name}: dim {dim} of size {shape[dim]} is not divisible by the {group} devices of a group "
                 f"along {self.axes}. Pad it to {block_size(shape[dim], group) * group}, or shard the tensor with sw.shard, "
-                f"which takes uneven sizes."
+                f"which accepts uneven sizes."
             )
 
     def _member(self, coords: Coords, mesh: Mesh, what: str) -> tuple[int, ...]:
@@ -91,7 +93,7 @@ class Collective:
 
 
 def _without_partial(collective: "AllReduce | ReduceScatter", sharding: Sharding) -> Sharding:
-    """The sharding once the reduction over the collective's axes is done."""
+    """The sharding after the reduction over the collective's axes."""
     partial = sharding.mesh.cut(sharding.partial, by=collective.axes)
     reduced = sharding.mesh.cut(collective.axes, by=sharding.partial)
     if not set(reduced) <= set(partial) or collective.op != sharding.reduction:
@@ -104,7 +106,7 @@ def _without_partial(collective: "AllReduce | ReduceScatter", sharding: Sharding
 
 
 def _gathered(collective: Collective, sharding: Sharding, shape: Shape, dim: int) -> Sharding:
-    """The collective's axes leave a dim, whose innermost they must be; its shards grow together."""
+    """The sharding without the collective's axes, which must be the innermost axes of a dim."""
     axes = sharding.mesh.cut(sharding.dims[dim], by=collective.axes)
     gathered = sharding.mesh.cut(collective.axes, by=sharding.dims[dim])
     keep = len(axes) - len(gathered)
@@ -123,7 +125,7 @@ def _gathered(collective: Collective, sharding: Sharding, shape: Shape, dim: int
 
 
 def _sliced(collective: Collective, sharding: Sharding, shape: Shape, dim: int) -> Sharding:
-    """The collective's axes become the innermost of a dim: every shard is cut in place."""
+    """The sharding with the collective's axes as the innermost axes of a dim: every shard is cut locally."""
     mesh = sharding.mesh
     taken = [a for a in collective.axes if any(overlap(mesh.axis(a), mesh.axis(b)) for b in sharding.axes)]
     if taken:
@@ -220,7 +222,7 @@ class AllToAll(Collective):
     def on(self, sharding: Sharding, shape: Shape) -> Sharding:
         if self.split_dim == self.concat_dim:
             raise CollectiveError(
-                f"all_to_all with split_dim = concat_dim = {self.split_dim} leaves no sharding of the tensor. "
+                f"all_to_all with split_dim = concat_dim = {self.split_dim} does not give a sharding of the tensor. "
                 f"Name two different dims, or use x.reshard(…)."
             )
         return _sliced(self, _gathered(self, sharding, shape, self.concat_dim), shape, self.split_dim)
@@ -242,7 +244,7 @@ class Broadcast(Collective):
 
 @dataclass(frozen=True, slots=True)
 class Exchange(Collective):
-    """Every device gets what it lacks of its shard of `target` from devices that hold it, and nothing else."""
+    """Every device receives only the missing parts of its shard of `target`, directly from devices that hold them."""
 
     target: Sharding
     name: ClassVar[str] = "exchange"
@@ -312,7 +314,7 @@ class Scatter(Collective):
 
 @dataclass(frozen=True, slots=True)
 class Send(Collective):
-    """In every group the tensor of one member, which the matching recv names, goes to `destination`."""
+    """In every group one member sends its tensor to `destination`; the matching recv names the sender."""
 
     destination: tuple[int, ...]
     name: ClassVar[str] = "send"
@@ -334,7 +336,7 @@ class Recv(Collective):
 
 @dataclass(frozen=True, slots=True)
 class Permute(Collective):
-    """For each (source, target) the target gets the source's tensor; members that are no target get zeros."""
+    """For each (source, target) the target gets the source's tensor; members that are not a target get zeros."""
 
     pairs: tuple[tuple[Any, Any], ...]
     name: ClassVar[str] = "permute"
@@ -356,7 +358,7 @@ class Permute(Collective):
 
 @dataclass(frozen=True, slots=True)
 class Shift(Collective):
-    """Tensors move `offset` places up along `shift_axis`, around the end if `rotate`; zeros where nothing comes."""
+    """Tensors move up by `offset` positions along `shift_axis`, around the end if `rotate`; zeros where nothing arrives."""
 
     shift_axis: str
     offset: int
@@ -421,7 +423,7 @@ class UpdateHalo(Collective):
             halo = fitted.halo_of(dim)
             if given[dim] != (fitted.dims[dim], *halo) and (halo != (0, 0) or given[dim][0]):
                 raise CollectiveError(
-                    f"update_halo: dim {dim} is said to be split by {given[dim][0]} with a halo of {given[dim][1:]}, "
+                    f"update_halo: split_axes and halo_sizes give {given[dim][0]} and {given[dim][1:]} for dim {dim}, "
                     f"but the tensor has {fitted.dims[dim]} with {halo}. Use the tensor's own sharding, {fitted}."
                 )
         return sharding

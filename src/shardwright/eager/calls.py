@@ -331,10 +331,13 @@ def mind_gathers(gathers: Sequence[ImplicitGather], line: str = "") -> None:
             warnings.warn(f"{message}{advice} ({line})", ImplicitGatherWarning, stacklevel=_depth())
 
 
+_NOT_THE_USERS = frozenset(("shardwright", "optree", "numpy", "contextlib", "functools"))
+
+
 def _depth() -> int:
     """How many frames up the user's code is."""
     depth, frame = 0, sys._getframe(0)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "shardwright":
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _NOT_THE_USERS:
         depth, frame = depth + 1, frame.f_back
     return depth
 

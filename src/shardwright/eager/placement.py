@@ -1,8 +1,8 @@
-"""Where new arrays go on the current mesh when no sharding is given.
+"""The sharding of new arrays on the current mesh, if none is given.
 
-Inside `with mesh:` new arrays lie on that mesh. The policy: the axes of the mesh, in their order, split the dims in the
-order of their sizes, largest first (the earlier of equals); a dim shorter than its axis is left whole and the axis
-tries the next. `auto_sharding(policy)` puts another function of (shape, mesh) in its place.
+Inside `with mesh:` new arrays are placed on that mesh. The default policy assigns the mesh axes, in their order, to the
+dims by size, largest first (the earlier of equals). A dim shorter than the axis is skipped and the axis tries the next
+dim. `auto_sharding(policy)` replaces the policy with another function of (shape, mesh).
 """
 
 import contextlib
@@ -17,7 +17,7 @@ Policy = Callable[[tuple[int, ...], Mesh], P]
 
 
 def largest_dims(shape: tuple[int, ...], mesh: Mesh) -> P:
-    """The usual policy: each axis in turn splits the largest dim that is still whole and long enough.
+    """The default policy: each axis in turn splits the largest dim that is not split yet and long enough.
 
     >>> largest_dims((64, 128, 3), Mesh(data=2, model=4))
     P('model', 'data', None)
@@ -37,7 +37,7 @@ _policy: ContextVar[Policy] = ContextVar("policy", default=largest_dims)
 
 @contextlib.contextmanager
 def auto_sharding(policy: Policy) -> Iterator[None]:
-    """Inside, new arrays without a sharding are laid out as `policy(shape, mesh)` says.
+    """Inside, new arrays without a sharding get the spec `policy(shape, mesh)`.
 
     >>> with Mesh(x=2), auto_sharding(lambda shape, mesh: P()):
     ...     auto_spec((8,), current_mesh())
@@ -51,17 +51,17 @@ def auto_sharding(policy: Policy) -> Iterator[None]:
 
 
 def current_policy() -> Policy:
-    """The policy in force."""
+    """The current policy."""
     return _policy.get()
 
 
 def auto_spec(shape: tuple[int, ...], mesh: Mesh) -> P:
-    """Where a new array goes on a mesh."""
+    """The spec of a new array on a mesh."""
     return _policy.get()(shape, mesh)
 
 
 def sharding_for(shape: tuple[int, ...], sharding: "Sharding | P | None") -> Sharding:
-    """The sharding of a new array: the one given, or that of the policy, on the current mesh."""
+    """The sharding of a new array: the given one, or the policy's, on the current mesh."""
     if isinstance(sharding, Sharding):
         return sharding
     if isinstance(sharding, Mesh):

@@ -3,7 +3,23 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from shardwright.plan import Choice, Code, Fetch, Fused, Instruction, Local, Reduce, Scan, Slot, Step, While
+from shardwright.plan import (
+    Choice,
+    Code,
+    Each,
+    Fetch,
+    FromLocal,
+    Fused,
+    Instruction,
+    Local,
+    LocalStep,
+    Reduce,
+    Scan,
+    Slot,
+    Step,
+    ToLocal,
+    While,
+)
 from shardwright.sharding import Layout, layout_of
 
 Runner = Callable[..., Any]
@@ -18,6 +34,9 @@ class StackedEngine(Protocol):
     def step(self, step: Step, data: Any) -> Any: ...
     def reshard(self, data: Any, source: Layout, target: Layout) -> Any: ...
     def row(self, data: Any, layout: Layout, at: int) -> Any: ...
+    def lanes(self, data: Any, layout: Layout) -> Any: ...
+    def from_lanes(self, lanes: Any, layout: Layout) -> Any: ...
+    def run(self, collective: Any, lanes: Any) -> Any: ...
     def stack(self, rows: Any, layout: Layout, dtype: Any) -> Any: ...
 
 
@@ -107,6 +126,15 @@ def _function(engine: StackedEngine, line: Instruction, deferred: dict[Slot, Ins
     if isinstance(what, Step):
         here, there = what.here, what.there
         return lambda data: engine.reshard(data, here, there)
+    if isinstance(what, ToLocal):
+        return lambda data: engine.lanes(data, what.layout)
+    if isinstance(what, FromLocal):
+        return lambda data: engine.from_lanes(data, what.layout)
+    if isinstance(what, LocalStep):
+        return lambda data: engine.run(what.collective, data)
+    if isinstance(what, Each):
+        run: Runner = what.run
+        return run
     return _control(engine, what)
 
 

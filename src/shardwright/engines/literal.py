@@ -8,30 +8,47 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.collectives import Collective
+from shardwright.collectives import (
+    AllGather,
+    AllToAll,
+    Collective,
+    Gather,
+    Recv,
+    ReduceScatter,
+    Scatter,
+    Send,
+    UpdateHalo,
+)
+from shardwright.collectives import Reduce as CollectiveReduce
 from shardwright.engines.compiled import scanned
-from shardwright.engines.lanes import Lanes, stack, tensors
-from shardwright.engines.stacked import Stacked
-from shardwright.errors import EngineError
+from shardwright.engines.lanes import Lanes, focus, select, stack, tensors
+from shardwright.engines.mailbox import Mailbox, received
+from shardwright.errors import CollectiveError, EngineError
 from shardwright.kernels import NUMPY, run
 from shardwright.mesh import Mesh
 from shardwright.plan import (
     Choice,
     Code,
+    Each,
     Fetch,
+    FromLocal,
     Fused,
     Instruction,
     Local,
+    LocalShapes,
+    LocalStep,
     Move,
     Reduce,
     Scan,
     Slot,
     Step,
+    ToLocal,
     While,
     move_steps,
 )
@@ -77,7 +94,7 @@ class Literal:
 
     def __init__(self) -> None:
         self._local = threading.local()
-        self._stacked = Stacked()
+        self._mailbox = Mailbox()
 
     def check(self, mesh: Mesh) -> None:
         """Refuse more devices than one process can hold one by one."""
@@ -215,54 +232,58 @@ class Literal:
         return made
 
     def _ring(self, step: Reduce, data: Store, members: Sequence[int]) -> list[Array]:
-        """One group: chunk i starts at member i + 1, is combined at every member on its way, and ends at member i."""
-        count, op = len(members), step.source.reduction
-        combine = getattr(np, REDUCTIONS[op].ufunc or "add")
-        scatters = step.name == "reduce_scatter"
-        work = {m: data.parts[m].astype(step.carrier) for m in members}
-        flat = work if scatters else {m: work[m].reshape(-1) for m in members}
-        chunks: list[Any] = step.chunks(members[0])
-        if not scatters:
-            chunks = [slice(a, b) for a, b in chunks]
-        finished: dict[int, Array] = {}
-        with np.errstate(over="ignore", invalid="ignore"):
-            for at, chunk in enumerate(chunks):
-                total = {members[(at + 1) % count]: flat[members[(at + 1) % count]][chunk]}
-                for hop in range(1, count):
-                    sender, receiver = members[(at + hop) % count], members[(at + hop + 1) % count]
-                    came = self._receive(total, sender, receiver, ...)
-                    total = {
-                        receiver: np.asarray(combine(came, flat[receiver][chunk])).astype(step.carrier, copy=False)
-                    }
-                (finished[at],) = total.values()
-            if op == "average":
-                finished = {at: chunk / count for at, chunk in finished.items()}
-        finished = {at: np.asarray(chunk).astype(data.dtype) for at, chunk in finished.items()}
+        chunks: list[Any] = list(step.chunks(members[0]))
+        if step.name != "reduce_scatter":
+            chunks = [slice(*chunk) for chunk in chunks]
+        own = {member: data.parts[member] for member in members}
+        return self._reduce_around(
+            own, members, step.source.reduction, step.carrier, chunks, step.name == "reduce_scatter"
+        )
+
+    def _reduce_around(
+        self,
+        parts: Mapping[int, Array],
+        members: Sequence[int],
+        op: str,
+        carrier: "np.dtype[Any]",
+        chunks: Sequence[Any],
+        scatters: bool,
+    ) -> list[Array]:
+        """A ring over one group: chunk i starts at member i + 1, is combined at every member on its way, and ends at i."""
+        count, dtype = len(members), parts[members[0]].dtype
+        work = {m: parts[m].astype(carrier) if scatters else parts[m].astype(carrier).reshape(-1) for m in members}
+        finished: list[Array] = []
+        for at, chunk in enumerate(chunks):
+            first = members[(at + 1) % count]
+            total = {first: work[first][chunk]}
+            for hop in range(1, count):
+                sender, receiver = members[(at + hop) % count], members[(at + hop + 1) % count]
+                came = self._receive(total, sender, receiver, ...)
+                total = {receiver: _combined(op, came, work[receiver][chunk])}
+            finished.append(_finished(op, total[members[at]], count, dtype))
         if scatters:
-            return [finished[at] for at in range(count)]
-        return [self._handed_on(step, finished, chunks, data, members, at) for at in range(count)]
+            return finished
+        return [self._handed_on(finished, chunks, parts[m], members, at, carrier) for at, m in enumerate(members)]
 
     def _handed_on(
         self,
-        step: Reduce,
-        finished: dict[int, Array],
+        finished: Sequence[Array],
         chunks: Sequence[slice],
-        data: Store,
+        own: Array,
         members: Sequence[int],
         at: int,
+        carrier: "np.dtype[Any]",
     ) -> Array:
         """The second round of an all_reduce, as one member sees it: finished chunks come from the member before."""
-        count, me = len(members), members[at]
-        result = np.empty(math.prod(data.parts[me].shape), data.dtype)
+        result = np.empty(math.prod(own.shape), own.dtype)
+        before = members[at - 1]
         for number, chunk in enumerate(chunks):
             if number == at:
                 result[chunk] = finished[number]
             else:
-                wide = finished[number].astype(step.carrier) if step.carrier != data.dtype else finished[number]
-                before = members[(at - 1) % count]
-                came = self._receive({before: wide}, before, me, ...)
-                result[chunk] = came.astype(data.dtype)
-        return result.reshape(data.parts[me].shape)
+                came = self._receive({before: finished[number].astype(carrier)}, before, members[at], ...)
+                result[chunk] = came.astype(own.dtype)
+        return result.reshape(own.shape)
 
     # -- programs -----------------------------------------------------------------------------------------------------
 
@@ -299,6 +320,14 @@ class Literal:
             return (self.step(what, data[0]),)
         if isinstance(what, Fused):
             return self._reduced(what.steps, data)
+        if isinstance(what, ToLocal):
+            return (self.lanes(data[0], what.layout),)
+        if isinstance(what, FromLocal):
+            return (self.from_lanes(data[0], what.layout),)
+        if isinstance(what, LocalStep):
+            return (self.run(what.collective, data[0]),)
+        if isinstance(what, Each):
+            return (what.run(*data),)
         if isinstance(what, Choice):
             own = what.shared + what.captured
             flag, *rest = data
@@ -331,16 +360,117 @@ class Literal:
     # -- a tensor per device --------------------------------------------------------------------------------------------
 
     def run(self, collective: Collective, lanes: Lanes) -> Lanes:
-        """A collective on a tensor per device."""
-        return self._stacked.run(collective, lanes)
+        """A collective on a tensor per device, message by message."""
+        mesh, parts = lanes.mesh, tensors(lanes)
+        if isinstance(collective, Send | Recv):
+            bound: Any = collective.bind(mesh, parts[0].shape, lanes.data.dtype)
+            if isinstance(bound, Send):
+                self._mailbox.send(mesh, bound, lanes)
+                return lanes
+            sent, collective = received(self._mailbox, bound, lanes)
+            parts = tensors(sent)
+        else:
+            self.check_sends(mesh, f"before {collective.name}")
+        step = LocalStep(
+            _bound(collective, lanes), LocalShapes.of(mesh, [part.shape for part in parts]), parts[0].dtype
+        )
+        _check_groups(step)
+        return stack(mesh, self._around(step, parts) if step.reduces else self._passed(step, parts))
+
+    def _passed(self, step: LocalStep, parts: Sequence[Array]) -> list[Array]:
+        """Tensors put together from messages; zeros, or of a halo what was there, where none arrives."""
+        made = []
+        for place, own in enumerate(parts):
+            halo = isinstance(step.collective, UpdateHalo)
+            result = own.copy() if halo else np.zeros(step.result_at(place), own.dtype)
+            for sender, source, target in step.messages(place):
+                if sender == place:
+                    result[target] = own[source]
+                elif all(part.stop > part.start for part in source):
+                    result[target] = self._receive(parts, sender, place, source)
+            made.append(result)
+        return made
+
+    def _around(self, step: LocalStep, parts: Sequence[Array]) -> list[Array]:
+        """Tensors combined around every group."""
+        given = {place: part.astype(step.result_dtype) for place, part in enumerate(parts)}
+        made: dict[int, Array] = {}
+        for place in range(step.mesh.size):
+            if place in made:
+                continue
+            members = step.members(place)
+            if isinstance(step.collective, CollectiveReduce):
+                made |= self._to_root(step, given, members)
+                continue
+            scatters = isinstance(step.collective, ReduceScatter)
+            own = {member: given[member] for member in members}
+            results = self._reduce_around(own, members, step.collective.op, step.carrier, step.chunks(place), scatters)
+            made |= dict(zip(members, results, strict=True))
+        return [made[place] for place in range(step.mesh.size)]
+
+    def _to_root(self, step: LocalStep, parts: Mapping[int, Array], members: Sequence[int]) -> dict[int, Array]:
+        """A chain around the group that ends at the root; zeros elsewhere."""
+        root = members.index(step.root(members[0]))
+        order = [members[(root + 1 + at) % len(members)] for at in range(len(members))]
+        total = {order[0]: parts[order[0]].astype(step.carrier)}
+        for sender, receiver in pairwise(order):
+            came = self._receive(total, sender, receiver, ...)
+            total = {receiver: _combined(step.collective.op, came, parts[receiver].astype(step.carrier))}
+        (sum_of_all,) = total.values()
+        result = _finished(step.collective.op, sum_of_all, len(members), step.result_dtype)
+        return {m: result if m == order[-1] else np.zeros_like(result) for m in members}
 
     def check_sends(self, mesh: Mesh, when: str) -> None:
         """Refuse to go on while a send has no matching recv."""
-        self._stacked.check_sends(mesh, when)
+        self._mailbox.check(mesh, when)
 
     def forget_sends(self, mesh: Mesh) -> None:
         """Drop open sends, after an error."""
-        self._stacked.forget_sends(mesh)
+        self._mailbox.forget(mesh)
+
+
+def _combined(op: str, one: Array, other: Array) -> Array:
+    combine = getattr(np, REDUCTIONS[op].ufunc or "add")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(combine(one, other)).astype(one.dtype, copy=False)
+
+
+def _finished(op: str, total: Array, count: int, dtype: "np.dtype[Any]") -> Array:
+    """A reduction's result from what came of the last hop."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(total / np.int64(count) if op == "average" else total).astype(dtype)
+
+
+def _bound(collective: Collective, lanes: Lanes) -> Collective:
+    """The collective fitted to the tensors; of a scatter only the root's tensor counts."""
+    mesh, dtype = lanes.mesh, lanes.data.dtype
+    for shape in lanes.shapes():
+        bound = collective.bind(mesh, shape, dtype, uneven=isinstance(collective, Scatter))
+    if isinstance(bound, Scatter):
+        focused, at = focus(lanes, bound.axes)
+        for shape in select(focused, at, bound.root).shapes():
+            bound.bind(mesh, shape, dtype)
+    return bound
+
+
+def _check_groups(step: LocalStep) -> None:
+    """Members of one group must agree in size wherever their tensors are joined or combined."""
+    c = step.collective
+    free = {AllGather: ("dim",), Gather: ("dim",), AllToAll: ("concat_dim",)}.get(type(c), ())
+    if len(step.shapes.shapes) == 1 or not (step.reduces or free or isinstance(c, UpdateHalo)):
+        return
+    joined = {getattr(c, name) for name in free}
+    if isinstance(c, UpdateHalo):
+        return
+    for place in range(step.mesh.size):
+        shapes = [step.shapes.at(member) for member in step.members(place)]
+        for dim in range(len(shapes[0])):
+            sizes = sorted({shape[dim] for shape in shapes})
+            if dim not in joined and len(sizes) > 1:
+                raise CollectiveError(
+                    f"{step.name}: the devices of one group hold tensors of different sizes {sizes} along dim {dim}. "
+                    f"They must be equal there: pad the tensors, or use a sharding whose shards are even."
+                )
 
 
 def _flag(data: Store) -> bool:

@@ -5,7 +5,6 @@ views: that equals the steps of its plan. Collectives on a tensor per device are
 """
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,7 +31,7 @@ from shardwright.collectives import (
 from shardwright.engines.compiled import compiled
 from shardwright.engines.halo import update_halo
 from shardwright.engines.lanes import Data, Lanes
-from shardwright.errors import CollectiveError
+from shardwright.engines.mailbox import Mailbox, received
 from shardwright.kernels import NUMPY, PLAIN, contraction, run
 from shardwright.mesh import Mesh
 from shardwright.plan import OUTSIDE, Code, Fetch, Local, Picked, Step
@@ -48,7 +47,7 @@ class Stacked:
     fuses = True
 
     def __init__(self) -> None:
-        self._open = threading.local()
+        self._mailbox = Mailbox()
 
     def check(self, mesh: Mesh) -> None:
         """Virtual devices cost nothing: every mesh will do."""
@@ -270,62 +269,23 @@ class Stacked:
 
     # -- send and receive -----------------------------------------------------------------------------------------
 
-    def _sends(self, mesh: Mesh) -> list[tuple[Send, Lanes]]:
-        boxes: dict[Mesh, list[tuple[Send, Lanes]]] = self._open.__dict__.setdefault("boxes", {})
-        return boxes.setdefault(mesh, [])
-
     def check_sends(self, mesh: Mesh, when: str) -> None:
-        """An open send would never end on real devices: say so, and forget it."""
-        sends = self._sends(mesh)
-        if sends:
-            send = sends[0][0]
-            sends.clear()
-            raise CollectiveError(
-                f"send over {send.axes} to destination {send.destination} has no matching recv over {send.axes} "
-                f"{when}: on real devices it would wait for ever. Follow it with recv(v, {send.axes}, source=…)."
-            )
-
-    def _send(self, c: Send, v: Lanes, lanes: tuple[int, ...]) -> Lanes:
-        self._sends(v.mesh).append((c, v))
-        return v
-
-    def _recv(self, c: Recv, v: Lanes, lanes: tuple[int, ...]) -> Lanes:
-        sends = self._sends(v.mesh)
-        match = next((i for i, (send, _) in enumerate(sends) if send.axes == c.axes), None)
-        if match is None:
-            there = [f"to {send.destination} over {send.axes}" for send, _ in sends]
-            sends.clear()
-            raise CollectiveError(
-                f"recv over {c.axes} from source {c.source if c.source is not None else 'any'} has no matching send "
-                f"(open sends: {', '.join(there) or 'none'}): on real devices it would wait for ever. "
-                f"Precede it with send(v, {c.axes}, destination=…)."
-            )
-        send, sent = sends[match]
-        source = c.source if c.source is not None else self._only_other(send, v, lanes)
-        del sends[match]
-        sent, at = ln.focus(sent, c.axes)
-        came, waited = ln.select(sent, at, source), ln.select(v, lanes, send.destination)
-        if not ln.same_sizes(came, waited) or sent.data.dtype != v.data.dtype:
-            raise CollectiveError(
-                f"recv expects {v.data.dtype} of shape {waited.shapes()[0]}, but source {source} sent "
-                f"{sent.data.dtype} of shape {came.shapes()[0]} to {send.destination} over {send.axes}. Both ends must agree."
-            )
-        return ln.only(came, at, send.destination)
+        """Refuse to go on while a send has no matching recv."""
+        self._mailbox.check(mesh, when)
 
     def forget_sends(self, mesh: Mesh) -> None:
         """Drop open sends, after an error."""
-        self._sends(mesh).clear()
+        self._mailbox.forget(mesh)
 
-    def _only_other(self, send: Send, v: Lanes, lanes: tuple[int, ...]) -> tuple[int, ...]:
-        shape = [v.full_shape[i] for i in lanes]
-        others = [at for at in np.ndindex(*shape) if at != send.destination]
-        if len(others) != 1:
-            self._sends(v.mesh).clear()
-            raise CollectiveError(
-                f"recv over {send.axes} without a source: {len(others)} members could have sent to "
-                f"{send.destination}. Name one with source=."
-            )
-        return others[0]
+    def _send(self, c: Send, v: Lanes, lanes: tuple[int, ...]) -> Lanes:
+        self._mailbox.send(v.mesh, c, v)
+        return v
+
+    def _recv(self, c: Recv, v: Lanes, lanes: tuple[int, ...]) -> Lanes:
+        sent, transfer = received(self._mailbox, c, v)
+        ((source, destination),) = transfer.pairs
+        sent, at = ln.focus(sent, c.axes)
+        return ln.only(ln.select(sent, at, source), at, destination)
 
 
 def reduced_layout(layout: Layout) -> Layout:

@@ -1,4 +1,4 @@
-"""Meshes of devices: axes and sub-axes, groups, coordinates, submeshes, links, and how a mesh lies on hardware."""
+"""Meshes of devices: axes and sub-axes, groups, coordinates, submeshes, links, and physical topologies."""
 
 from shardwright.mesh.axes import Axes, SubAxis, as_axes, as_int, as_ints, cut_axes
 from shardwright.mesh.mesh import Mesh, current_mesh, overlap

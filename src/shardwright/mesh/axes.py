@@ -1,8 +1,7 @@
 """Axis names, and sub-axes: pieces of a mesh axis, written `x:(pre)size` as Shardy does.
 
 An axis of size 8 seen as 2 × 4 has the sub-axes `x:(1)2` (outer) and `x:(2)4` (inner): `pre` is the product of the
-pieces before it. Everywhere in the core an axis is a string, a name or a sub-axis in this notation, so that one kind of
-value serves both.
+pieces before it. Everywhere in the core an axis is a string: the name of an axis, or a sub-axis in this notation.
 """
 
 import itertools
@@ -20,14 +19,14 @@ _RESERVED = set(":@,+/~{}[]() \t\n")
 
 
 class SubAxis(NamedTuple):
-    """A piece of a mesh axis: its name, the product of the pieces outside it, its size."""
+    """A piece of a mesh axis: the axis name, the product of the outer pieces, and the size."""
 
     name: str
     pre: int
     size: int
 
     def text(self, full: int) -> str:
-        """The axis as a string; a piece that is all of its axis (of size `full`) is just the name.
+        """The axis as a string; a piece that covers its whole axis (of size `full`) is written as the name alone.
 
         >>> SubAxis("x", 2, 4).text(8), SubAxis("x", 1, 8).text(8)
         ('x:(2)4', 'x')
@@ -36,7 +35,7 @@ class SubAxis(NamedTuple):
 
 
 def as_axes(axes: Axes) -> tuple[str, ...]:
-    """One name, or several outermost first, as a tuple.
+    """Normalises a name, or a sequence of names (outermost first), to a tuple.
 
     >>> as_axes("data"), as_axes(["x", "y"]), as_axes(())
     (('data',), ('x', 'y'), ())
@@ -53,7 +52,7 @@ def as_axes(axes: Axes) -> tuple[str, ...]:
 
 
 def as_int(value: object, what: str) -> int:
-    """A whole number; anything that would have to be rounded is refused."""
+    """`value` as an int; raises MeshError if it is not an integer."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise MeshError(f"{what} {value!r} is not an integer.")
     try:
@@ -63,14 +62,14 @@ def as_int(value: object, what: str) -> int:
 
 
 def as_ints(values: object, what: str) -> tuple[int, ...]:
-    """Whole numbers."""
+    """`values` as a tuple of ints; raises MeshError if one is not an integer."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise MeshError(f"{what} must be a sequence of integers; got {values!r}.")
     return tuple(as_int(value, what) for value in values)
 
 
 def check_name(name: object) -> str:
-    """Refuse what can't be an axis name: anything that the notation of shardings could not be read back with."""
+    """Returns a valid axis name; raises MeshError if the sharding notation could not parse it back."""
     if not isinstance(name, str) or not name or set(name) & _RESERVED:
         raise MeshError(
             f"{name!r} can't name a mesh axis: a name is a string of at least one character, without spaces and "
@@ -80,7 +79,7 @@ def check_name(name: object) -> str:
 
 
 def parse_axis(text: str, sizes: dict[str, int], mesh: object) -> SubAxis:
-    """Read a name or `x:(pre)size` against the axes there are."""
+    """Parses a name or `x:(pre)size`, checked against the axes of the mesh."""
     if text in sizes:
         return SubAxis(text, 1, sizes[text])
     match = _SUB.fullmatch(text)

@@ -1,4 +1,4 @@
-"""`Mesh`: the devices as a grid with named axes. An immutable value; it knows places and groups and never computes."""
+"""`Mesh`: the devices as a grid with named axes. An immutable value: it holds positions and groups and never computes."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,9 +28,9 @@ class Mesh:
     >>> mesh.groups("data")
     [(0, 4), (1, 5), (2, 6), (3, 7)]
 
-    `devices` is how many there are (then one size may be -1), or their ids in row-major order; ids count from 0 unless
-    given. `links` is one `Link` for all axes or a mapping from axis to `Link`. An axis that is called like one of these
-    parameters is given in a mapping: `Mesh({"devices": 2})`.
+    `devices` is the number of devices (then one size may be -1), or their ids in row-major order; the default ids count
+    from 0. `links` is one `Link` for all axes or a mapping from axis to `Link`. An axis with the name of one of these
+    parameters must be given in a mapping: `Mesh({"devices": 2})`.
     """
 
     __slots__ = (
@@ -95,13 +95,13 @@ class Mesh:
         link: Link | None = None,
         engine: str = "numpy",
     ) -> "Mesh":
-        """A logical mesh laid on a physical grid, so that each logical axis runs along physical links.
+        """A logical mesh mapped to a physical grid, so that each logical axis runs along physical links.
 
         >>> Mesh.on_topology(physical=(2, 2, 4), logical={"data": 4, "model": 4}).groups("model")[0]
         (0, 1, 2, 3)
 
-        Each logical axis takes whole physical axes. If that can't be, it is refused, unless `split_physical_axes`
-        allows a physical axis to serve several logical ones, which then share its links and so its bandwidth.
+        Each logical axis uses entire physical axes; if that is impossible, MeshError is raised. With
+        `split_physical_axes`, several logical axes may share a physical axis, its links and its bandwidth.
         """
         ids, links = lay_out(
             as_ints(physical, "The physical topology"), dict(logical), split_physical_axes, link or Link()
@@ -143,7 +143,7 @@ class Mesh:
         return f"Mesh({', '.join(parts)})"
 
     def __enter__(self) -> "Mesh":
-        """Inside `with mesh:` new arrays lie on this mesh."""
+        """Inside `with mesh:` new arrays are placed on this mesh."""
         _current.set((*_current.get(), self))
         return self
 
@@ -157,7 +157,7 @@ class Mesh:
         return _axis(self, text)
 
     def axis_size(self, axes: Axes) -> int:
-        """How many devices a group along these axes has.
+        """The number of devices in a group along these axes.
 
         >>> Mesh(data=2, model=4).axis_size(("data", "model"))
         8
@@ -165,15 +165,15 @@ class Mesh:
         return _axis_size(self, axes if isinstance(axes, tuple) else as_axes(axes))
 
     def links_along(self, axes: Sequence[str]) -> tuple[tuple[int, Link], ...]:
-        """For each of some axes how many devices there are along it, and what connects them: what prices start from."""
+        """For each axis its number of devices and its link: the input of cost models."""
         return _links_along(self, tuple(axes))
 
     def group_axes(self, axes: Axes) -> tuple[str, ...]:
-        """The axes as a checked tuple: every one of this mesh, none overlapping another."""
+        """The axes as a checked tuple: each is an axis of this mesh, and no two overlap."""
         return _group_axes(self, as_axes(axes))
 
     def lanes(self, axes: Sequence[str] = ()) -> tuple[str, ...]:
-        """All axes of the mesh in order, cut so that each of `axes` stands alone.
+        """All axes of the mesh in order, cut so that each of `axes` is a lane of its own.
 
         >>> Mesh(x=8, y=3).lanes(["x:(2)2"])
         ('x:(1)2', 'x:(2)2', 'x:(4)2', 'y')
@@ -184,7 +184,7 @@ class Mesh:
         return tuple(piece.text(self.sizes[piece.name]) for piece in pieces)
 
     def cut(self, axes: Sequence[str], by: Sequence[str]) -> tuple[str, ...]:
-        """The axes, cut into pieces where those in `by` begin or end.
+        """The axes, cut into pieces where the axes in `by` begin or end.
 
         >>> Mesh(x=8, y=3).cut(("y", "x"), by=("x:(2)4",))
         ('y', 'x:(1)2', 'x:(2)4')
@@ -195,7 +195,7 @@ class Mesh:
         return _cut(self, tuple(axes), tuple(by))
 
     def share_a_cut(self, axes: Sequence[str]) -> bool:
-        """Whether axes can all be cut into common pieces: halves and thirds of one axis can't.
+        """Whether the axes can be cut into common pieces; halves and thirds of one axis can't.
 
         >>> Mesh(x=6).share_a_cut(["x:(1)2", "x:(1)6"]), Mesh(x=6).share_a_cut(["x:(1)2", "x:(1)3"])
         (True, False)
@@ -215,7 +215,7 @@ class Mesh:
         return np.asarray(self.device_ids, dtype=np.int64).reshape(shape)
 
     def groups(self, *axes: Axes) -> list[tuple[int, ...]]:
-        """The device groups along some axes: ids in group order, first named axis outermost.
+        """The device groups along the axes: ids in group order, first named axis outermost.
 
         >>> Mesh(x=2, y=2).groups("y", "x")
         [(0, 2, 1, 3)]
@@ -230,7 +230,7 @@ class Mesh:
         return list(map(tuple, table.tolist()))
 
     def position(self, device: int) -> int:
-        """The row-major place of a device id in this mesh."""
+        """The row-major position of a device id in this mesh."""
         device = as_int(device, "Device id")
         ids = self.device_ids
         if isinstance(ids, range):
@@ -246,7 +246,7 @@ class Mesh:
         raise MeshError(f"Device {device} is not in {self}. Its {self.size} devices are {_shortened(ids)}.")
 
     def coords(self, device: int) -> tuple[int, ...]:
-        """Where a device is: its position along each axis.
+        """The coordinates of a device: its position along each axis.
 
         >>> Mesh(data=2, model=4).coords(5)
         (1, 1)
@@ -259,7 +259,7 @@ class Mesh:
         return tuple(reversed(result))
 
     def index(self, coords: Sequence[int]) -> int:
-        """The id of the device at some coordinates.
+        """The id of the device at these coordinates.
 
         >>> Mesh(data=2, model=4).index((1, 1))
         5
@@ -270,7 +270,7 @@ class Mesh:
         return int(self.device_ids[place])
 
     def check_coords(self, coords: int | Sequence[int], axes: tuple[str, ...]) -> tuple[int, ...]:
-        """Coordinates along some axes, in their order, checked; an int stands for one coordinate."""
+        """Coordinates along the axes, in their order, checked; an int is one coordinate."""
         given = (coords,) if isinstance(coords, int | np.integer) else tuple(coords)
         sizes = [self.axis(axis).size for axis in axes]
         if len(given) != len(axes):
@@ -287,7 +287,7 @@ class Mesh:
         return tuple(int(at) for at in given)
 
     def neighbors(self, device: int, axes: Axes) -> tuple[int | None, int | None]:
-        """The devices before and after one in its group along some axes; None at a border.
+        """The devices before and after a device in its group along the axes; None at a border.
 
         >>> Mesh(data=2, model=4).neighbors(4, "model")
         (None, 5)
@@ -312,7 +312,7 @@ class Mesh:
     # -- parts of a mesh ----------------------------------------------------------------------------------------------
 
     def submesh(self, shape: Sequence[int], offset: Sequence[int] | None = None) -> "Mesh":
-        """A rectangle of this mesh as a mesh of its own, with the same axis names and the same device ids.
+        """A rectangle of this mesh as a new mesh, with the same axis names and the same device ids.
 
         >>> Mesh(data=2, model=4).submesh((2, 2), offset=(0, 2))
         Mesh(data=2, model=2, devices=(2, 3, 6, 7))
@@ -352,7 +352,7 @@ class Mesh:
         if len(given) != len(self.shape):
             raise MeshError(
                 f"The submesh {what} {given} has {len(given)} entries; {self} has {len(self.shape)} axes. "
-                f"Give one number per axis."
+                f"Give one integer per axis."
             )
         return given
 
@@ -405,7 +405,7 @@ def _group_axes(mesh: Mesh, axes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def overlap(a: SubAxis, b: SubAxis) -> bool:
-    """Whether two pieces of axes share a part."""
+    """Whether two sub-axes overlap."""
     if a.name != b.name:
         return False
     return a == b or max(a.pre, b.pre) < min(a.pre * a.size, b.pre * b.size)
@@ -462,7 +462,7 @@ def _resolve_sizes(names: tuple[str, ...], wanted: tuple[object, ...], count: in
     if -1 in sizes:
         known = math.prod(size for size in sizes if size != -1)
         if count is None:
-            raise MeshError(f"Mesh({shown}) leaves a size open: pass devices=, how many devices there are.")
+            raise MeshError(f"Mesh({shown}) leaves a size open. Pass devices=, the number of devices.")
         if count % known or count < known:
             raise MeshError(
                 f"Mesh({shown}) can't hold {count} devices: {count} is not a multiple of {known}, the product of "
@@ -471,7 +471,7 @@ def _resolve_sizes(names: tuple[str, ...], wanted: tuple[object, ...], count: in
         sizes[sizes.index(-1)] = count // known
     if count is not None and math.prod(sizes) != count:
         raise MeshError(
-            f"Mesh({shown}) has {math.prod(sizes)} places, but there are {count} devices. "
+            f"Mesh({shown}) has {math.prod(sizes)} positions, but there are {count} devices. "
             f"Change a size, use -1 for one of them, or take a submesh."
         )
     return tuple(sizes)

@@ -1,4 +1,4 @@
-"""Laying a logical mesh on a physical grid of devices, with whole physical axes or, if allowed, pieces of them."""
+"""Maps a logical mesh to a physical grid of devices, using entire physical axes or, if allowed, pieces of them."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.errors import MeshError
 from shardwright.hardware import Link
 
-Shares = tuple[int, ...]  # how much of each physical axis a logical axis takes
+Shares = tuple[int, ...]  # the part of each physical axis that a logical axis uses
 
 
 def lay_out(
@@ -32,9 +32,9 @@ def lay_out(
 
 
 def _best(physical: Shares, sizes: tuple[int, ...], split: bool) -> tuple[Shares, ...] | None:
-    """The share of each physical axis that each logical axis takes; whole axes only, unless `split`.
+    """The share of each physical axis that each logical axis uses; entire axes only, unless `split`.
 
-    Of all ways the one that splits least, then uses the fewest physical axes, then gives outer ones to outer ones.
+    Prefers the fewest splits, then the fewest physical axes, then outer physical axes for outer logical axes.
     """
 
     @cache
@@ -70,7 +70,7 @@ def _shares(remaining: Shares, size: int, split: bool) -> Iterator[Shares]:
 
 
 def _ids(physical: tuple[int, ...], shares: tuple[Shares, ...]) -> list[int]:
-    """Cut every physical axis by its shares (first logical axis outermost), then group the pieces by logical axis."""
+    """Cuts every physical axis by its shares (first logical axis outermost), then groups the pieces by logical axis."""
     pieces = [share[p] for p in range(len(physical)) for share in shares]
     grid = np.arange(math.prod(physical)).reshape(pieces)
     by_logical = [p * len(shares) + axis for axis in range(len(shares)) for p in range(len(physical))]
@@ -81,7 +81,7 @@ def _ids(physical: tuple[int, ...], shares: tuple[Shares, ...]) -> list[int]:
 def _links(
     physical: tuple[int, ...], logical: Mapping[str, int], shares: tuple[Shares, ...], link: Link
 ) -> dict[str, Link]:
-    """Whole physical axes keep their link (several make a torus); a piece shares its wires with other pieces."""
+    """Entire physical axes keep their link (several make a torus); a piece shares its wires with other pieces."""
     links = {}
     for name, share in zip(logical, shares, strict=True):
         used = [(taken, size) for taken, size in zip(share, physical, strict=True) if taken > 1]
@@ -101,12 +101,12 @@ def _refusal(physical: tuple[int, ...], logical: Mapping[str, int], grid: str, w
         products |= {known * size for known in products}
     misfits = [f"{name}={size}" for name, size in logical.items() if size not in products]
     why = (
-        f"{' and '.join(misfits)} is no product of whole physical axes, which give {sorted(products)}"
+        f"{' and '.join(misfits)} is not a product of entire physical axes, which give {sorted(products)}"
         if misfits
-        else "the whole physical axes can't be shared out between them"
+        else "the entire physical axes can't be divided among them"
     )
     return (
-        f"The logical mesh {wanted} can't be laid on the physical topology {grid} without splitting a physical axis: "
+        f"The logical mesh {wanted} does not fit the physical topology {grid} without splitting a physical axis: "
         f"{why}. Choose other sizes, or pass split_physical_axes=True; a split axis shares its links, so its bandwidth "
         f"drops."
     )

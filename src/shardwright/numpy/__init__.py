@@ -1,7 +1,7 @@
 """The Python Array API standard, 2025.12, on sharded arrays, with `linalg` and `fft`.
 
-Functions take `Array`s; host tensors and numbers beside one are replicated. New arrays lie on the mesh of `with mesh:`,
-split as `sharding=` or the policy of `shardwright.auto` says.
+Functions take `Array`s; other operands may be host tensors or scalars, which are replicated. New arrays are placed on the
+mesh of `with mesh:`, with the sharding of `sharding=` or of the current policy.
 """
 
 import sys as _sys
@@ -345,7 +345,7 @@ __all__ = [
 
 
 def _by_numpys() -> dict[_t.Any, _t.Callable[..., _t.Any]]:
-    """NumPy's functions and ours of the same name; some by NumPy's older names too."""
+    """Maps NumPy's functions to ours of the same name, some also by older NumPy names."""
     ours = {
         name: globals()[name] for name in __all__ if callable(globals()[name]) and not isinstance(globals()[name], type)
     }

@@ -1,4 +1,4 @@
-"""What the functions of the namespace share: operands, axes, types."""
+"""Shared helpers of the namespace: operands, axes, dtypes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ SCALARS = (bool, int, float, complex)
 
 
 def operands(name: str, *values: Any) -> list[Any]:
-    """Arrays and scalars for an operation; host tensors beside an array are replicated on its mesh."""
+    """Converts operands to Arrays and scalars; host tensors are replicated on the mesh of the first Array."""
     first = next((x for x in values if isinstance(x, Array)), None)
     if first is None and any(isinstance(x, PerDevice) for x in values):
         raise ArrayError(
@@ -28,13 +28,13 @@ def operands(name: str, *values: Any) -> list[Any]:
     for given, x in zip(values, result, strict=True):
         if x is NotImplemented:
             raise OperationError(
-                f"{name}: {type(given).__name__} is neither an Array, nor a host tensor, nor a number."
+                f"{name}: {type(given).__name__} is not a valid operand. Give an Array, a host tensor or a scalar."
             )
     return result
 
 
 def arrays(name: str, *values: Any) -> list[Array]:
-    """Operands of which all must be arrays: numbers become arrays without dims."""
+    """Converts all operands to Arrays; scalars become arrays without dims."""
     given = operands(name, *values)
     first = next(x for x in given if isinstance(x, Array))
     return [x if isinstance(x, Array) else first.beside(np.asarray(x)) for x in given]
@@ -47,7 +47,7 @@ def array(name: str, x: Any) -> Array:
 
 
 def axes_of(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
-    """Dims by number, counted from the front; None is all of them."""
+    """Checked dim indices, counted from the front; None is all dims."""
     if axis is None:
         return tuple(range(ndim))
     given = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
@@ -58,29 +58,29 @@ def axes_of(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
 
 
 def axis_of(name: str, axis: Any, ndim: int) -> int:
-    """One dim by number, counted from the front."""
+    """A checked dim index, counted from the front."""
     if not isinstance(axis, int | np.integer) or not -ndim <= axis < ndim:
         raise AxisError(f"{name}: axis={axis!r} is out of range for a tensor of {ndim} dims.")
     return int(axis) % ndim
 
 
 def reduced(x: Array) -> Array:
-    """The array with its reduction done: for a value that several operations will read."""
+    """The array after its pending reduction: for a value that several operations read."""
     return x.reduced()
 
 
 def is_float(dtype: "np.dtype[Any]") -> bool:
-    """Whether a dtype has fractions: floats, complex numbers, the small floats of ml_dtypes."""
+    """Whether a dtype is a float or complex dtype, or a small float of ml_dtypes."""
     return dtype.kind not in "biu"
 
 
 def wide_dtype(dtype: "np.dtype[Any]") -> "np.dtype[Any]":
-    """The dtype in which averages of a dtype are computed, as NumPy does: integers in float64, small floats in float32."""
+    """The dtype for computing averages, as in NumPy: float64 for integers, float32 for small floats."""
     if not is_float(dtype):
         return np.dtype(np.float64)
     return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
 
 
 def sum_dtype(dtype: "np.dtype[Any]") -> "np.dtype[Any]":
-    """The dtype that sums and products of a dtype have: small integers grow, as the standard says."""
+    """The dtype of sums and products: small integers are widened, as the standard requires."""
     return np.dtype(np.add.reduce(np.empty(0, dtype)).dtype)

@@ -1,4 +1,4 @@
-"""New arrays: on the current mesh, split as `sharding` or the policy says."""
+"""New arrays: on the current mesh, with the given sharding or the policy's."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +28,7 @@ def _new(host: Any, sharding: Where, device: object, copy: bool = False) -> Arra
 def asarray(
     obj: Any, /, *, dtype: Any = None, device: object = None, copy: bool | None = None, sharding: Where = None
 ) -> Array:
-    """An array from whatever NumPy can read; an Array stays what it is unless a dtype, a copy or a sharding is asked."""
+    """An Array from anything NumPy accepts; an Array is returned as it is unless a dtype, copy or sharding is given."""
     check_device(device)
     if isinstance(obj, Array):
         x = (
@@ -44,12 +44,12 @@ def asarray(
     nested = _nested(obj)
     host = np.asarray(nested, dtype=dtype)
     if copy is False and not isinstance(obj, np.ndarray):
-        raise ValueError("A list or a number becomes an array by a copy, and copy=False forbids one.")
+        raise ValueError("A list or a scalar can't become an array without a copy, and copy=False forbids one.")
     return _new(host, sharding, device, copy=copy is not False)
 
 
 def _nested(obj: Any) -> Any:
-    """Lists of arrays as lists of host tensors."""
+    """Converts lists of Arrays to lists of host tensors."""
     if isinstance(obj, list | tuple):
         return [_nested(entry) for entry in obj]
     return obj.numpy() if isinstance(obj, Array) else obj
@@ -60,22 +60,22 @@ def _shape(shape: Shape) -> tuple[int, ...]:
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
-    """Zeros; float64 unless said otherwise."""
+    """Zeros; float64 by default."""
     return _new(np.zeros(_shape(shape), dtype or np.float64), sharding, device)
 
 
 def ones(shape: Shape, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
-    """Ones; float64 unless said otherwise."""
+    """Ones; float64 by default."""
     return _new(np.ones(_shape(shape), dtype or np.float64), sharding, device)
 
 
 def empty(shape: Shape, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
-    """An array whose elements nobody has chosen (zeros here, so that engines never differ)."""
+    """An array with unspecified elements (zeros in fact, so that engines never differ)."""
     return zeros(shape, dtype=dtype, device=device, sharding=sharding)
 
 
 def full(shape: Shape, fill_value: Any, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
-    """One value everywhere."""
+    """An array filled with one value."""
     value = fill_value.item() if isinstance(fill_value, Array) else fill_value
     return _new(np.full(_shape(shape), value, dtype), sharding, device)
 
@@ -98,21 +98,21 @@ def ones_like(x: Array, /, *, dtype: Any = None, device: object = None, sharding
 
 
 def empty_like(x: Array, /, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
-    """An array like another, whose elements nobody has chosen (zeros here)."""
+    """An array with unspecified elements (zeros in fact), with an array's shape, dtype and sharding."""
     return zeros_like(x, dtype=dtype, device=device, sharding=sharding)
 
 
 def full_like(
     x: Array, /, fill_value: Any, *, dtype: Any = None, device: object = None, sharding: Where = None
 ) -> Array:
-    """One value everywhere, with an array's shape, dtype and sharding."""
+    """An array filled with one value, with an array's shape, dtype and sharding."""
     return _like(x, np.full(x.shape, fill_value, dtype or x.dtype), sharding, device)
 
 
 def arange(
     start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: object = None, sharding: Where = None
 ) -> Array:
-    """Evenly spaced numbers, by their distance."""
+    """Evenly spaced values with a given step."""
     first, last = (0, start) if stop is None else (start, stop)
     host: Any = np.arange(first, last, step, dtype=dtype)
     return _new(host, sharding, device)
@@ -122,7 +122,7 @@ def linspace(
     start: Any, stop: Any, /, num: int, *, dtype: Any = None, device: object = None, endpoint: bool = True,
     sharding: Where = None,
 ) -> Array:  # fmt: skip
-    """Evenly spaced numbers, by their count."""
+    """A given number of evenly spaced values."""
     return _new(np.linspace(start, stop, num, dtype=dtype, endpoint=endpoint), sharding, device)
 
 
@@ -135,7 +135,7 @@ def eye(
 
 
 def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None, sharding: Where = None) -> Array:
-    """An array from anything that speaks DLPack, laid out on the current mesh."""
+    """An Array on the current mesh from any object that supports DLPack."""
     if isinstance(x, Array):
         mesh = current_mesh()
         if mesh is None or mesh == x.mesh:

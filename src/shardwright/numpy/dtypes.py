@@ -1,4 +1,4 @@
-"""Data types, constants, and what the namespace says about itself."""
+"""Data types, constants, and information about the namespace."""
 
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -23,12 +23,12 @@ def _is_small(dtype: "np.dtype[Any]") -> bool:
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
-    """Whether every value of one dtype (or of an array) is one of another."""
+    """Whether a dtype (or the dtype of an array) can be cast to another dtype without loss of information."""
     return bool(np.can_cast(_dtype(from_), to))
 
 
 class FloatInfo(NamedTuple):
-    """The limits of a floating-point dtype, as Python numbers."""
+    """The limits of a floating-point dtype, as Python scalars."""
 
     bits: int
     eps: float
@@ -52,7 +52,7 @@ def iinfo(type: Any, /) -> Any:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a dtype is of a kind, or another dtype, or of any of several."""
+    """Whether a dtype is of a kind, is another dtype, or matches one of several."""
     if _is_small(np.dtype(dtype)):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         return any(k in ("real floating", "numeric") if isinstance(k, str) else np.dtype(k) == dtype for k in kinds)
@@ -60,36 +60,36 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def result_type(*arrays_and_dtypes: Any) -> "np.dtype[Any]":
-    """The dtype that an operation on these would have."""
+    """The dtype that the operands promote to."""
     return np.dtype(np.result_type(*map(_dtype, arrays_and_dtypes)))
 
 
 class Info:
-    """What `__array_namespace_info__` gives."""
+    """The result of `__array_namespace_info__`."""
 
     def capabilities(self) -> dict[str, Any]:
-        """What the namespace can do."""
+        """The capabilities of the namespace."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 48}
 
     def default_device(self) -> str:
-        """The device of arrays, as the standard sees it: the mesh."""
+        """The default device in the terms of the standard: the mesh."""
         return "mesh"
 
     def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
-        """The dtypes of Python numbers."""
+        """The default dtypes."""
         names = {"real floating": "float64", "complex floating": "complex128", "integral": "int64", "indexing": "int64"}
         return {kind: np.dtype(name) for kind, name in names.items()}
 
     def dtypes(self, *, device: object = None, kind: Any = None) -> dict[str, Any]:
-        """The dtypes there are, of some kind."""
+        """The supported dtypes, all or of one kind."""
         known = {name: np.dtype(name) for name in DTYPES}
         return known if kind is None else {name: d for name, d in known.items() if np.isdtype(d, kind)}
 
     def devices(self) -> tuple[str, ...]:
-        """The devices, as the standard sees them."""
+        """The devices in the terms of the standard."""
         return ("mesh",)
 
 
 def __array_namespace_info__() -> Info:  # noqa: N807  # the standard's name
-    """What the namespace says about itself."""
+    """Information about the namespace."""
     return Info()

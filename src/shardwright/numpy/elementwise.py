@@ -1,4 +1,4 @@
-"""Functions that work element by element: one line of the table each."""
+"""Functions that work element by element: one row of the table each."""
 
 from collections.abc import Callable
 from typing import Any
@@ -111,12 +111,12 @@ fmin = _binary("fmin")
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
-    """Elements between two bounds, either of which may be missing."""
+    """Elements limited to two bounds, either of which may be missing."""
     given = [bound for bound in (min, max) if bound is not None]
     attrs = Attrs(low=min is not None, high=max is not None)
     values = operands("clip", x, *given)
     if not isinstance(values[0], Array):
-        raise OperationError(f"clip: the first operand is an Array; got {type(x).__name__}.")
+        raise OperationError(f"clip: the first operand must be an Array; got {type(x).__name__}.")
     result: Array = apply("clip", values, attrs)
     return result
 
@@ -138,7 +138,7 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: object = None)
 
 
 def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
-    """Whether each element of x1 is among those of x2."""
+    """Whether each element of x1 is an element of x2."""
     x, values = operands("isin", x1, x2)
     first = next(v for v in (x, values) if isinstance(v, Array))
     x = x if isinstance(x, Array) else first.beside(np.asarray(x))
@@ -149,6 +149,8 @@ def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
 
 
 def check_device(device: object) -> None:
-    """Arrays lie on the devices of a mesh; the standard's single device has one name."""
+    """Raises OperationError unless `device` is None or the standard's single device, the mesh."""
     if device is not None and device != "mesh":
-        raise OperationError(f"device={device!r}: arrays lie on the devices of a mesh. Use sharding= to say where.")
+        raise OperationError(
+            f"device={device!r}: arrays are placed on the devices of a mesh. Use sharding= to choose how."
+        )

@@ -1,4 +1,4 @@
-"""Fourier transforms, along dims that lie whole on every device; the others stay split."""
+"""Fourier transforms; split dims are gathered if they are transformed, the others stay split."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

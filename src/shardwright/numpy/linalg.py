@@ -1,4 +1,4 @@
-"""Linear algebra: products over any placement; decompositions on matrices that lie whole, batch dims split as they are."""
+"""Linear algebra: products with any sharding; decompositions gather split matrices and keep batch dims split."""
 
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ def matmul(x1: Any, x2: Any, /) -> Array:
 
 
 def einsum(subscripts: str, /, *arrays: Any) -> Array:
-    """Products summed over the letters that the result lacks: `einsum("bij,bjk->bik", x, y)`."""
+    """Products summed over the letters that are not in the result: `einsum("bij,bjk->bik", x, y)`."""
     given = lifted("einsum", *arrays)
     if "->" not in subscripts:
         letters = [c for c in subscripts if c.isalpha()]
@@ -40,7 +40,7 @@ def einsum(subscripts: str, /, *arrays: Any) -> Array:
             f"einsum: the result {right!r} must name letters of {left!r} once each, and keep its '...'."
         )
     if len(terms) != len(given):
-        raise OperationError(f"einsum: {subscripts!r} has {len(terms)} operands, {len(given)} were given.")
+        raise OperationError(f"einsum: {subscripts!r} has {len(terms)} operands; got {len(given)}.")
     for i, term in enumerate(terms):
         for letter in dict.fromkeys(term):
             if term.count(letter) > 1 and letter != ".":
@@ -57,10 +57,12 @@ def _spaced(term: str) -> str:
 
 
 def _diagonals(x: Array, term: str, letter: str) -> tuple[Array, str]:
-    """The elements whose indices along a repeated letter agree."""
+    """The elements whose indices along a repeated letter are equal."""
     places = [i for i, c in enumerate(term) if c == letter]
     if "." in term:
-        raise OperationError(f"einsum: {term!r} repeats {letter!r} beside '...'; take the diagonal first.")
+        raise OperationError(
+            f"einsum: {term!r} repeats {letter!r} and has '...', which is not supported. Take the diagonal first."
+        )
     while len(places) > 1:
         x = diagonal(moveaxis(x, places[:2], (-2, -1)))
         rest = [c for i, c in enumerate(term) if i not in places[:2]]
@@ -78,7 +80,9 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Array:
         left = tuple(axis_of("tensordot", i, a.ndim) for i in axes[0])
         right = tuple(axis_of("tensordot", i, b.ndim) for i in axes[1])
     if len(left) != len(right):
-        raise OperationError(f"tensordot: {len(left)} dims of the first operand against {len(right)} of the second.")
+        raise OperationError(
+            f"tensordot: axes gives {len(left)} dims of the first operand and {len(right)} of the second. Give equally many."
+        )
     names_a = [f"k{left.index(i)}" if i in left else f"a{i}" for i in range(a.ndim)]
     names_b = [f"k{right.index(i)}" if i in right else f"b{i}" for i in range(b.ndim)]
     result = [n for n in (*names_a, *names_b) if not n.startswith("k")]
@@ -108,7 +112,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     """Cross products of vectors of three elements."""
     a, b = operands("cross", x1, x2)
     if a.shape[axis] != 3 or b.shape[axis] != 3:
-        raise OperationError(f"cross: dims of size 3 are needed; got shapes {a.shape} and {b.shape} along {axis}.")
+        raise OperationError(f"cross: the dim must have size 3; got shapes {a.shape} and {b.shape} along {axis}.")
     a, b = moveaxis(a, axis, -1), moveaxis(b, axis, -1)
     turned = np.array([1, 2, 0]), np.array([2, 0, 1])
     result = a[..., turned[0]] * b[..., turned[1]] - a[..., turned[1]] * b[..., turned[0]]
@@ -167,7 +171,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array
 
 
 def matrix_power(x: Any, n: int, /) -> Array:
-    """Matrices times themselves, n times."""
+    """The n-th power of matrices."""
     result: Array = _square("matrix_power", x, n=int(n))
     return result
 
@@ -178,7 +182,7 @@ def matrix_rank(x: Any, /, *, rtol: Any = None) -> Array:
 
 
 def solve(x1: Any, x2: Any, /) -> Array:
-    """Solutions of x1 · y = x2, for a vector or matrices x2."""
+    """Solutions y of x1 · y = x2; x2 is a vector or matrices."""
     a, b = lifted("solve", x1, x2)
     vector = b.ndim == 1
     if vector:
@@ -221,28 +225,28 @@ def vector_norm(x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: An
 
 
 class EigResult(NamedTuple):
-    """What `eig` and `eigh` give."""
+    """The result of `eig` and `eigh`."""
 
     eigenvalues: Array
     eigenvectors: Array
 
 
 class QRResult(NamedTuple):
-    """What `qr` gives."""
+    """The result of `qr`."""
 
     Q: Array
     R: Array
 
 
 class SlogdetResult(NamedTuple):
-    """What `slogdet` gives."""
+    """The result of `slogdet`."""
 
     sign: Array
     logabsdet: Array
 
 
 class SVDResult(NamedTuple):
-    """What `svd` gives."""
+    """The result of `svd`."""
 
     U: Array
     S: Array

@@ -16,7 +16,7 @@ from shardwright.ops import Attrs, RowMap
 
 
 def reshape(x: Any, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Array:
-    """Another shape for the same elements; splits along dims that stay apart stay too."""
+    """The same elements in another shape; dims that are not merged stay split."""
     a = array("reshape", x)
     new = [int(shape)] if isinstance(shape, int | np.integer) else [int(n) for n in shape]
     if any(n < -1 for n in new):
@@ -45,7 +45,9 @@ def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
     a = array("permute_dims", x)
     order = tuple(axis_of("permute_dims", axis, a.ndim) for axis in axes)
     if sorted(order) != list(range(a.ndim)):
-        raise OperationError(f"permute_dims: axes={tuple(axes)} is no order of the {a.ndim} dims of shape {a.shape}.")
+        raise OperationError(
+            f"permute_dims: axes={tuple(axes)} is not a permutation of the {a.ndim} dims of shape {a.shape}."
+        )
     result: Array = apply("permute_dims", (a,), Attrs(axes=order))
     return result
 
@@ -59,11 +61,11 @@ def matrix_transpose(x: Any, /) -> Array:
 
 
 def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int], /) -> Array:
-    """Some dims at other places, the rest in order."""
+    """Moves dims to other positions; the other dims keep their order."""
     a = array("moveaxis", x)
     came, goes = axes_of("moveaxis", source, a.ndim), axes_of("moveaxis", destination, a.ndim)
     if len(came) != len(goes):
-        raise OperationError(f"moveaxis: {len(came)} dims {source} can't go to {len(goes)} places {destination}.")
+        raise OperationError(f"moveaxis: {len(came)} dims {source} can't move to {len(goes)} positions {destination}.")
     order = [dim for dim in range(a.ndim) if dim not in came]
     for place, dim in sorted(zip(goes, came, strict=True)):
         order.insert(place, dim)
@@ -80,7 +82,7 @@ def expand_dims(x: Any, /, axis: int | Sequence[int]) -> Array:
 
 
 def squeeze(x: Any, /, axis: int | Sequence[int]) -> Array:
-    """Without some dims of size 1."""
+    """Removes dims of size 1."""
     a = array("squeeze", x)
     gone = axes_of("squeeze", axis, a.ndim)
     for dim in gone:
@@ -112,7 +114,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
-    """Arrays one after the other along a dim (flattened, if axis is None)."""
+    """Joins arrays along a dim (flattened, if axis is None)."""
     given = lifted("concat", *arrays)
     if axis is None:
         given, axis = [reshape(x, -1) for x in given], 0
@@ -122,7 +124,7 @@ def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
             x.ndim != given[0].ndim
             or x.shape[:at] + x.shape[at + 1 :] != given[0].shape[:at] + given[0].shape[at + 1 :]
         ):
-            raise OperationError(f"concat along dim {at}: shapes {given[0].shape} and {x.shape} differ elsewhere.")
+            raise OperationError(f"concat along dim {at}: shapes {given[0].shape} and {x.shape} differ in other dims.")
     kind = np.result_type(*(x.dtype for x in given))
     same = [x if x.dtype == kind else apply("astype", (x,), Attrs(dtype=kind)) for x in given]
     result: Array = apply("concat", same, Attrs(axis=at)) if len(same) > 1 else same[0].again()
@@ -130,7 +132,7 @@ def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
 
 
 def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Array:
-    """Arrays of one shape along a new dim."""
+    """Joins arrays of one shape along a new dim."""
     given = lifted("stack", *arrays)
     at = axis_of("stack", axis, given[0].ndim + 1)
     return concat([expand_dims(x, at) for x in given], axis=at)
@@ -173,21 +175,21 @@ def roll(x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | N
 
 
 def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
-    """Each row several times."""
+    """Repeats each row."""
     a = array("repeat", x)
     if axis is None:
         a, axis = reshape(a, -1), 0
     at = axis_of("repeat", axis, a.ndim)
     if isinstance(repeats, int | np.integer):
         if repeats < 0:
-            raise OperationError(f"repeat: {repeats} times can't be; give 0 or more.")
+            raise OperationError(f"repeat: repeats={repeats} is negative. Give 0 or more.")
         return _mapped(a, {at: RowMap(a.shape[at] * int(repeats), every=max(int(repeats), 1))})
     counts = operands("repeat", a, repeats)[1]
     return find("repeat", [a, counts], Attrs(axis=at))[0]
 
 
 def tile(x: Any, repetitions: Sequence[int], /) -> Array:
-    """The whole tensor several times along each dim."""
+    """Repeats the tensor along each dim."""
     a = array("tile", x)
     times = (1,) * (a.ndim - len(repetitions)) + tuple(repetitions)
     a = _shaped(a, (1,) * (len(times) - a.ndim) + a.shape)
@@ -198,7 +200,7 @@ def tile(x: Any, repetitions: Sequence[int], /) -> Array:
 
 
 def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
-    """Rows of a dim by number."""
+    """Rows of a dim by index."""
     a, rows = operands("take", x, indices)
     rows = rows if isinstance(rows, Array) else a.beside(np.asarray(rows))
     if axis is None:
@@ -210,7 +212,7 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
 
 
 def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
-    """Elements along a dim by number, a number for each element of the result."""
+    """Elements along a dim by index, one index for each element of the result."""
     a, rows = operands("take_along_axis", x, indices)
     result: Array = apply("take_along_axis", (a, rows), Attrs(axis=axis_of("take_along_axis", axis, a.ndim)))
     return result

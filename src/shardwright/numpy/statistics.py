@@ -1,4 +1,4 @@
-"""Reductions, searches, sorts and sets. What is split is reduced locally and combined; only sorts need whole dims."""
+"""Reductions, searches, sorts and sets. Split dims are reduced locally, then combined; only sorts gather a split dim."""
 
 import math
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ def _reduce(name: str, x: Any, axis: Axis, keepdims: bool, dtype: Any = None) ->
 
 
 def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
-    """Sums over dims; over split ones devices hold partial sums, reduced when first read."""
+    """Sums over dims; over split dims the result is partial until it is first read."""
     return _reduce("sum", x, axis, keepdims, dtype or sum_dtype(array("sum", x).dtype))
 
 
@@ -58,7 +58,7 @@ def _extreme(name: str, x: Any, axis: Axis, keepdims: bool) -> Array:
     a = array(name, x)
     for dim in axes_of(name, axis, a.ndim):
         if not a.shape[dim]:
-            raise OperationError(f"{name} over dim {dim} of size 0 has no value; shape {a.shape}.")
+            raise OperationError(f"{name} over dim {dim} of size 0 has no value; got shape {a.shape}.")
     return _reduce(name, a, axis, keepdims)
 
 
@@ -73,13 +73,13 @@ def any(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def count_nonzero(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """How many elements are not zero."""
+    """The number of elements that are not zero."""
     a = array("count_nonzero", x)
     return _reduce("sum", a != 0, axis, keepdims, np.int64)
 
 
 def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Averages over dims; of integers and booleans in float64, as NumPy's."""
+    """Averages over dims; in float64 for integers and booleans, as in NumPy."""
     a = array("mean", x)
     dims = axes_of("mean", axis, a.ndim)
     count = math.prod(a.shape[dim] for dim in dims)
@@ -89,7 +89,7 @@ def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """Variances over dims, from the distances to the mean: stable, and two small reductions where dims are split."""
+    """Variances over dims, from the differences to the mean: stable, with two small reductions if dims are split."""
     a = array("var", x)
     dims = axes_of("var", axis, a.ndim)
     left = math.prod(a.shape[dim] for dim in dims) - correction
@@ -115,7 +115,7 @@ def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool
 
 
 def _numbers(a: Array, dims: tuple[int, ...]) -> Array:
-    """The row-major number of every element within `dims`, split as the array is; each device makes its own."""
+    """The row-major index of every element within `dims`, sharded like the array; each device computes its own."""
     numbers = 0
     for dim in dims:
         sharding = Sharding(a.mesh, [a.layout.sharding.dims[dim]], offsets={0: a.layout.dims[dim].offsets.tolist()})
@@ -127,10 +127,10 @@ def _numbers(a: Array, dims: tuple[int, ...]) -> Array:
 
 
 def _arg(name: str, x: Any, axis: int | None, keepdims: bool) -> Array:
-    """The first place of an extreme: the extreme is reduced, then the least number among places that have it."""
+    """The first index of an extreme: reduces the extreme, then the smallest index that has it."""
     a = array(name, x)
     if not a.size and (axis is None or not a.shape[axis_of(name, axis, a.ndim)]):
-        raise OperationError(f"{name} of no elements has no value; shape {a.shape}.")
+        raise OperationError(f"{name} of a tensor without elements has no value; got shape {a.shape}.")
     dims = axes_of(name, axis, a.ndim)
     if not dims:
         return held_like(a, np.zeros((), np.int64))
@@ -144,25 +144,25 @@ def _arg(name: str, x: Any, axis: int | None, keepdims: bool) -> Array:
 
 
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """The first place of the maximum, along a dim or in the whole tensor; nothing is gathered."""
+    """The first index of the maximum, along a dim or over all elements; nothing is gathered."""
     return _arg("argmax", x, axis, keepdims)
 
 
 def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """The first place of the minimum, along a dim or in the whole tensor; nothing is gathered."""
+    """The first index of the minimum, along a dim or over all elements; nothing is gathered."""
     return _arg("argmin", x, axis, keepdims)
 
 
 def nonzero(x: Any, /) -> tuple[Array, ...]:
-    """The places of the elements that are not zero, one array per dim."""
+    """The indices of the elements that are not zero, one array per dim."""
     a = array("nonzero", x)
     if not a.ndim:
-        raise OperationError("nonzero of a tensor without dims has no places.")
+        raise OperationError("nonzero needs at least one dim; got a tensor without dims. Reshape it to (1,) first.")
     return tuple(find("nonzero", [a]))
 
 
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Array:
-    """Where values belong in a sorted array."""
+    """The indices at which values keep an array sorted."""
     a, values = operands("searchsorted", x1, x2)
     values = values if isinstance(values, Array) else a.beside(np.asarray(values))
     if sorter is not None:
@@ -175,7 +175,7 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
 
 
 def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """Elements in order along a dim, which must be whole."""
+    """Elements sorted along a dim; a split dim is gathered first."""
     a = array("sort", x)
     attrs = Attrs(axis=axis_of("sort", axis, a.ndim), descending=descending, stable=stable)
     result: Array = apply("sort", (a,), attrs)
@@ -183,7 +183,7 @@ def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = 
 
 
 def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The places of elements in order along a dim, which must be whole."""
+    """The indices that sort a dim; a split dim is gathered first."""
     a = array("argsort", x)
     attrs = Attrs(axis=axis_of("argsort", axis, a.ndim), descending=descending, stable=stable)
     result: Array = apply("argsort", (a,), attrs)
@@ -191,7 +191,7 @@ def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool
 
 
 class UniqueAll(NamedTuple):
-    """What `unique_all` gives."""
+    """The result of `unique_all`."""
 
     values: Array
     indices: Array
@@ -200,39 +200,39 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What `unique_counts` gives."""
+    """The result of `unique_counts`."""
 
     values: Array
     counts: Array
 
 
 class UniqueInverse(NamedTuple):
-    """What `unique_inverse` gives."""
+    """The result of `unique_inverse`."""
 
     values: Array
     inverse_indices: Array
 
 
 def unique_all(x: Any, /) -> UniqueAll:
-    """Different elements, where each is first, which each element is, and how often each occurs; nothing is gathered."""
+    """Unique elements, their first indices, inverse indices and counts; nothing is gathered."""
     a = array("unique", x)
     return UniqueAll(*find("unique", [a]))
 
 
 def unique_counts(x: Any, /) -> UniqueCounts:
-    """Different elements, and how often each occurs."""
+    """Unique elements and their counts."""
     every = unique_all(x)
     return UniqueCounts(every.values, every.counts)
 
 
 def unique_inverse(x: Any, /) -> UniqueInverse:
-    """Different elements, and which each element is."""
+    """Unique elements and the inverse indices."""
     every = unique_all(x)
     return UniqueInverse(every.values, every.inverse_indices)
 
 
 def unique_values(x: Any, /) -> Array:
-    """Different elements, in order."""
+    """Unique elements, sorted."""
     return unique_all(x).values
 
 
@@ -257,12 +257,12 @@ def _cumulative(name: str, x: Any, axis: int | None, dtype: Any, include_initial
 
 
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
-    """Sums of all elements up to each; along a split dim devices exchange one row each."""
+    """Cumulative sums; along a split dim each device sends one row."""
     return _cumulative("cumulative_sum", x, axis, dtype, include_initial)
 
 
 def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
-    """Products of all elements up to each; along a split dim devices exchange one row each."""
+    """Cumulative products; along a split dim each device sends one row."""
     return _cumulative("cumulative_prod", x, axis, dtype, include_initial)
 
 

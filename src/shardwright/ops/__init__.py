@@ -1,4 +1,4 @@
-"""Facts about operations: factor rules, THE TABLE with one row an operation, dtypes of results, floating-point work.
+"""Facts about operations: factor rules, THE TABLE with one row per operation, dtypes of results, floating-point work.
 
 What a device computes for a row is in `shardwright.kernels`.
 """

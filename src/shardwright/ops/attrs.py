@@ -4,7 +4,7 @@ from typing import Any
 
 
 class Attrs(dict[str, Any]):
-    """The attributes of a call: a dict that is made once and compared as a whole."""
+    """The attributes of a call: a dict that is never modified, with its items as `key`."""
 
     __slots__ = ("key",)
 

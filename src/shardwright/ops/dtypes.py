@@ -1,6 +1,6 @@
-"""Which dtypes the results of an operation have, by the dtypes of its operands: a column of the table.
+"""The dtypes of an operation's results, from the dtypes of its operands: a column of the table.
 
-An operand is given by its dtype, or, where it is a Python number, by its type: numbers are weak, as in NumPy.
+An array operand is given by its dtype, a Python scalar by its type: scalars are weak, as in NumPy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,37 +14,37 @@ Dtypes = Callable[[Sequence[Any], Mapping[str, Any]], tuple[DType, ...]]
 
 
 def first(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
-    """That of the first operand: elements only move."""
+    """The dtype of the first operand: elements only move."""
     return (kinds[0],)
 
 
 def promoted(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
-    """The one that all operands promote to."""
+    """The dtype that all operands promote to."""
     return (np.result_type(*(kind if isinstance(kind, np.dtype) else kind(1) for kind in kinds)),)
 
 
 def given(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
-    """The one that the call names, or that of the operand."""
+    """The dtype that the call names, by default that of the operand."""
     return (attrs.get("dtype", kinds[0]),)
 
 
 def always(dtype: Any) -> Dtypes:
-    """The same one whatever the operands are."""
+    """One dtype for all operands."""
     return lambda kinds, attrs: (np.dtype(dtype),)
 
 
 def floats(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
-    """That of the operand if it has fractions, else float64."""
+    """The dtype of the operand; float64 for integers and booleans."""
     return (kinds[0] if kinds[0].kind not in "biu" else np.dtype(np.float64),)
 
 
 def complexes(count: int) -> Dtypes:
-    """Complex results, `count` of them: what NumPy gives as real where the data allow it is complex here."""
+    """`count` complex results, even where NumPy returns real values if the data allows it."""
     return lambda kinds, attrs: (np.result_type(as_ran(np.linalg.eigvals, 2)(kinds, attrs)[0], np.complex64),) * count
 
 
 def as_ran(function: Callable[..., Any], ndim: int = 1) -> Dtypes:
-    """What the function itself gives, tried on operands of one element."""
+    """The dtypes that the function returns for operands of one element."""
 
     @lru_cache(maxsize=4096)
     def try_out(kinds: tuple[Any, ...]) -> tuple[DType, ...]:
@@ -65,10 +65,10 @@ def is_small(dtype: DType) -> bool:
 
 
 def small_dtype(dtypes: Sequence[DType]) -> DType | None:
-    """The first of the small floats of ml_dtypes, beside which NumPy knows no weak scalars."""
+    """The first small float of ml_dtypes, or None; NumPy has no weak scalars for these."""
     return next(filter(is_small, dtypes), None)
 
 
 def as_weak(value: Any, small: DType | None) -> Any:
-    """A Python number beside small floats: one of them, unless it is complex."""
+    """Converts a Python scalar to the small float of the other operands, unless it is complex."""
     return value if small is None or type(value) not in (int, float) else np.asarray(value, small)

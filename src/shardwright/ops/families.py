@@ -1,4 +1,4 @@
-"""Rule makers by family: the factor rule of an operation, fitted to its operands' shapes and the call's attributes."""
+"""Rule makers by family: each gives an operation's factor rule for the operands' shapes and the attributes."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ def elementwise(name: str, linear: str = "") -> RuleMaker:
 
 
 def checked(name: str) -> RuleMaker:
-    """Element by element, once devices agree that their data is in range."""
+    """Element by element, after all devices check that their data is in range."""
     return lambda shapes, attrs: replace(elementwise(name)(shapes, attrs), agrees=True)
 
 
@@ -35,7 +35,7 @@ def dim_names(rank: int) -> list[str]:
 
 
 def reduced(name: str, reduction: str, linear: str = "") -> RuleMaker:
-    """Over some dims."""
+    """A reduction over dims."""
 
     def make(shapes: Shapes, attrs: Attrs) -> Rule:
         names = dim_names(len(shapes[0]))
@@ -48,7 +48,7 @@ def reduced(name: str, reduction: str, linear: str = "") -> RuleMaker:
 
 
 def along_whole(name: str, key: str = "axis", linear: str = "") -> RuleMaker:
-    """Along one dim, or several, that must be whole; the others pass."""
+    """Along one or more dims that must not be split; the other dims may be."""
 
     def make(shapes: Shapes, attrs: Attrs) -> Rule:
         names = dim_names(len(shapes[0]))
@@ -66,7 +66,7 @@ def along_whole(name: str, key: str = "axis", linear: str = "") -> RuleMaker:
 
 
 def as_text(name: str, text: str, sums: str = "", whole: str = "", linear: str = "") -> RuleMaker:
-    """A rule that is its text."""
+    """A rule given by its text."""
 
     def make(shapes: Shapes, attrs: Attrs) -> Rule:
         sizes = attrs.get("sizes")
@@ -84,7 +84,7 @@ def as_text(name: str, text: str, sums: str = "", whole: str = "", linear: str =
 
 
 def tolerant(name: str, result: str) -> RuleMaker:
-    """Matrices, and perhaps a tolerance for each."""
+    """Matrices, with an optional tolerance for each."""
     return lambda shapes, attrs: rule(name, f"... m n{', ...' * (len(shapes) - 1)} -> {result}", shapes, whole="m n")
 
 
@@ -124,7 +124,7 @@ def reshape(shapes: Shapes, attrs: Attrs) -> Rule:
         a, b = 1, 1
         while (i, j) == (start_i, start_j) or a != b:  # grow the smaller side until both hold the same elements
             if not math.prod(old):
-                i, j = len(old), len(new)  # no elements: what follows is one block
+                i, j = len(old), len(new)  # no elements: the remaining dims are one block
                 break
             if i < len(old) and (a <= b or j == len(new)):
                 a, i = a * old[i], i + 1
@@ -144,7 +144,7 @@ def factor_block(
     sizes: dict[str, int],
     whole: list[str],
 ) -> None:
-    """Cut the elements of a block at the boundaries of the dims of both sides, where these divide one another."""
+    """Cuts a block into factors at the dim boundaries of both shapes, if these divide one another."""
 
     def ends(shape: Shape) -> list[int]:
         total, result = 1, []
@@ -186,7 +186,7 @@ def broadcast_to(shapes: Shapes, attrs: Attrs) -> Rule:
         if own is None or own != size:
             if own not in (None, 1):
                 raise OperationError(
-                    f"broadcast_to: shape {shapes[0]} does not broadcast to {new}: {own} meets {size}."
+                    f"broadcast_to: shape {shapes[0]} does not broadcast to {new}: size {own} meets size {size}."
                 )
             whole.append(names[at])
         if own is not None:
@@ -196,7 +196,7 @@ def broadcast_to(shapes: Shapes, attrs: Attrs) -> Rule:
 
 
 def moved_rows(name: str) -> RuleMaker:
-    """Dims whose rows come from known places; attrs: maps, one RowMap or None per dim."""
+    """Dims whose rows come from known rows of the operand; attrs: maps, one RowMap or None per dim."""
 
     def make(shapes: Shapes, attrs: Attrs) -> Rule:
         names = dim_names(len(shapes[0]))
@@ -207,7 +207,7 @@ def moved_rows(name: str) -> RuleMaker:
 
 
 def prefix(name: str) -> RuleMaker:
-    """Along one dim, each row with all before it."""
+    """Along one dim, each row combined with all rows before it."""
 
     def make(shapes: Shapes, attrs: Attrs) -> Rule:
         names = dim_names(len(shapes[0]))
@@ -243,7 +243,7 @@ def take_along_axis(shapes: Shapes, attrs: Attrs) -> Rule:
     axis, names = attrs["axis"], dim_names(len(shapes[0]))
     other = [f"{n}'" if at == axis else n for at, n in enumerate(names)]
     for at, (a, b) in enumerate(zip(*shapes, strict=True)):
-        if at != axis and a != b:  # a broadcast dim must be whole on both sides
+        if at != axis and a != b:  # a broadcast dim must not be split on either side
             other[at] = f"{names[at]}'"
     result = [
         a if b == a or (shapes[0][i] != 1 and i != axis) else b
@@ -286,7 +286,7 @@ def windows(name: str) -> RuleMaker:
 
 
 def from_places(name: str) -> RuleMaker:
-    """From nothing but the place of each element."""
+    """Elements computed from their own indices only."""
 
     def make(shapes: Shapes, attrs: Attrs) -> Rule:
         names = dim_names(len(attrs["shape"]))
@@ -296,13 +296,13 @@ def from_places(name: str) -> RuleMaker:
 
 
 def elements_alike(shapes: Shapes, attrs: Attrs) -> Rule:
-    """Operands of one shape, cut alike, for a result with a data-dependent shape."""
+    """Operands of one shape and sharding, for a result with a data-dependent shape."""
     text = " ".join(dim_names(len(shapes[0])))
     return rule("elements", f"{', '.join([text] * len(shapes))} -> n", shapes, sizes={"n": 0})
 
 
 def whole_operands(shapes: Shapes, attrs: Attrs) -> Rule:
-    """Whole operands, for a result with a data-dependent shape."""
+    """Operands that are not split, for a result with a data-dependent shape."""
     names = [f"{i}.{d}" for i, shape in enumerate(shapes) for d in range(len(shape))]
     sizes = {f"{i}.{d}": n for i, shape in enumerate(shapes) for d, n in enumerate(shape)}
     inputs = tuple(tuple((f"{i}.{d}",) for d in range(len(shape))) for i, shape in enumerate(shapes))

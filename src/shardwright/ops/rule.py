@@ -1,11 +1,11 @@
-"""Factor rules: everything that is known about how an operation may be sharded.
+"""Factor rules: how an operation may be sharded.
 
 A rule names the index ranges (**factors**) of an operation and says which dim of which operand runs over which of them,
 as einsum does: `... m k, ... k n -> ... m n` is a matmul. A dim may be a product of factors, `(a b)`, outermost first, as a
-reshape has it. Beside the text a rule says which factors are reduced and how (`sums`), which must lie whole on every
-device (`whole`), along which rows move between places that are known beforehand (`rows`), along which each row depends on
-those before it (`prefix`), how the operation treats partial operands (`linear`), and whether devices must first agree on
-something about their data (`agrees`).
+reshape has it. A rule also has these fields: `sums`, the reduced factors and their reductions; `whole`, the factors that
+must not be split; `rows`, the factors whose rows come from known rows of the operand; `prefix`, the factor along which
+each row depends on the rows before it; `linear`, how the operation treats partial operands; `agrees`, whether devices
+compare their data first.
 """
 
 import math
@@ -44,7 +44,7 @@ class RowMap:
 
     @property
     def span(self) -> int:
-        """The rows that one row of the result reaches over."""
+        """The distance from the first to the last row that one row of the result reads, plus 1."""
         return (self.width - 1) * self.dilation + 1
 
     def sources(self, first: int, last: int) -> NDArray[np.int64]:
@@ -60,7 +60,7 @@ class RowMap:
         return np.arange(rows[0], rows[-1] + self.span)
 
     def anchors(self, size: int) -> NDArray[np.int64]:
-        """For each row of the result the row of the operand at whose owner it is best made."""
+        """For each row of the result the operand row whose owner should compute it."""
         return np.clip(self.sources(0, self.size) + (self.span - 1) // 2, 0, max(size - 1, 0))
 
 
@@ -75,9 +75,9 @@ class Rule:
     whole: frozenset[str] = frozenset()
     linear: str = ""  # "" | "move" | "add" | "mul" | "first" | "over": see `passes_partial`
     rows: Mapping[str, RowMap] = field(default_factory=dict)
-    prefix: str = ""  # a factor along which every row depends on all before: every shard passes on one row
+    prefix: str = ""  # the factor along which every row depends on all rows before it: every shard sends one row
     fill: str = "zero"  # what rows outside the operand read as: "zero", or "lowest", which never wins a maximum
-    agrees: bool = False  # whether devices compare the extremes of their data before anyone goes on
+    agrees: bool = False  # whether all devices first compare the extremes of their data
 
     def out_size(self, factor: str) -> int:
         """The size of a factor in the result."""
@@ -89,7 +89,7 @@ class Rule:
 
     @property
     def factors(self) -> Mapping[str, int]:
-        """The factors with the sizes that they have in the result: the points at which something is computed."""
+        """The factors with their sizes in the result: the index space of the computation."""
         return {factor: self.out_size(factor) for factor in self.sizes}
 
     def passes_partial(self, reduction: str) -> bool:
@@ -105,7 +105,7 @@ _TOKEN = re.compile(r"\(([^)]*)\)|(\.\.\.)|(\S+)")
 
 
 def _terms(text: str) -> list[list[Dim | None]]:
-    """Each operand's dims; None stands for `...`."""
+    """Each operand's dims; None is `...`."""
     return [
         [None if m[2] else tuple((m[3] if m[1] is None else m[1]).split()) for m in _TOKEN.finditer(part)]
         for part in text.split(",")
@@ -125,13 +125,13 @@ def rule(
     fill: str = "zero",
     sizes: Mapping[str, int] | None = None,
 ) -> Rule:
-    """Fit a rule's text to operands; `...` are leading dims that broadcast as NumPy's do.
+    """Fits a rule's text to operand shapes; `...` are leading dims that broadcast as in NumPy.
 
     >>> fitted = rule("matmul", "... m k, ... k n -> ... m n", [(5, 2, 3), (3, 4)], sums={"k": "sum"})
     >>> fitted.inputs, fitted.out_shape()
     (((('...0',), ('m',), ('k',)), (('k',), ('n',))), (5, 2, 4))
 
-    `sizes` gives factors that no operand shows alone: those of product dims, or of the result only.
+    `sizes` gives the factors that the operands don't determine: factors of product dims, or of the result only.
     """
     left, right = text.split("->")
     terms, results = _terms(left), _terms(right)
@@ -139,7 +139,7 @@ def rule(
     counts = [len(shape) - sum(dim is not None for dim in term) for term, shape in zip(terms, shapes, strict=True)]
     depth = max([n for n, term in zip(counts, terms, strict=True) if None in term], default=0)
     if any(n < 0 or (n > 0 and None not in term) for n, term in zip(counts, terms, strict=True)):
-        raise OperationError(f"{name}: operands of shapes {_shown(shapes)} don't have the dims of {text!r}.")
+        raise OperationError(f"{name}: operands of shapes {_shown(shapes)} don't match the dims of {text!r}.")
 
     def spelled(term: list[Dim | None], count: int) -> list[Dim]:
         lead = [(f"...{depth - 1 - i}",) for i in reversed(range(count))]

@@ -1,8 +1,7 @@
-"""THE TABLE: one row an operation. All that is known about sharding an operation is its row.
+"""THE TABLE: one row per operation. The row has everything about how the operation may be sharded.
 
 A row has a factor rule, fitted to the operands' shapes and the call's attributes, the dtypes of its results and its
-floating-point work. What a strategy may do, what it costs, where results lie: all of that is derived from the rule,
-elsewhere and once.
+floating-point work. Strategies, costs and the shardings of results are all derived from the rule, in one place each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ class Op:
     work: w.Work = w.ONE
     contracts: bool = False
     dynamic: bool = False
-    elementwise: bool = False  # one NumPy function of whole operands, without attributes
+    elementwise: bool = False  # one NumPy function of all operands, without attributes
 
 
 # -- the rows -----------------------------------------------------------------------------------------------------------
@@ -70,7 +69,7 @@ def _power_dtypes(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Any, 
 
 
 def _matrices(name: str, text: str, whole: str, dtypes: dt.Dtypes | None = None) -> Op:
-    """A function of matrices, which lie whole on each device; batch dims pass."""
+    """A function of matrices that are not split; batch dims may be."""
     function = getattr(np.linalg, name.split("_")[0], None)
     return Op(name, f.as_text(name, text, whole=whole), dtypes or dt.as_ran(function, 2), w.matrices)  # type: ignore[arg-type]
 
@@ -120,7 +119,7 @@ OPS: dict[str, Op] = _rows_of(
       for name in ("fft", "ifft", "fftn", "ifftn", "rfft", "irfft", "rfftn", "irfftn", "hfft", "ihfft")),
     _moves("fftshift", f.along_whole("fftshift", linear="move")),
     _moves("ifftshift", f.along_whole("ifftshift", linear="move")),
-    # matrices, whole on each device; batch dims pass
+    # matrices that are not split; batch dims may be
     _matrices("cholesky", "... m n -> ... m n", "m n"),
     _matrices("det", "... m n -> ...", "m n"),
     _matrices("inv", "... m n -> ... m n", "m n"),
@@ -143,7 +142,7 @@ OPS: dict[str, Op] = _rows_of(
     Op("convolution", f.windows("convolution"), dt.promoted, w.TWO),
     Op("max_pool", f.windows("max_pool"), work=w.ONE),
     Op("avg_pool", f.windows("avg_pool"), dt.as_ran(np.mean), w.ONE),
-    # from nothing but the places of elements
+    # computed from indices only
     Op("places", f.from_places("places"), dt.always(np.uint64), w.NONE),
     Op("random_bits", f.from_places("random_bits"), dt.always(np.uint64)),
     # data-dependent shapes

@@ -1,7 +1,7 @@
 """The floating-point work of an operation, from the sizes of its factors: a column of the table.
 
-Sizes are those of one device, so that computing the same thing on every device is not free. Counts are of operations on
-elements, whatever each costs: an exponential counts as one.
+Sizes are per device, so replicated computation has a cost. Every operation on an element counts as one, even an
+exponential.
 """
 
 import math
@@ -13,18 +13,18 @@ Work = Callable[[Rule, Mapping[str, int]], float]
 
 
 def points(count: float) -> Work:
-    """So many for every point of the index space: 2 for a product that is summed, 0 where elements only move."""
+    """`count` operations per point of the index space: 2 for a product that is summed, 0 if elements only move."""
     return lambda rule, sizes: count * math.prod(sizes.values())
 
 
 def sorting(rule: Rule, sizes: Mapping[str, int]) -> float:
-    """n log n along the dims that are whole."""
+    """n log n along the dims that are not split."""
     along = math.prod(sizes[factor] for factor in rule.whole if factor in sizes)
     return math.prod(sizes.values()) * math.log2(max(along, 2))
 
 
 def matrices(rule: Rule, sizes: Mapping[str, int]) -> float:
-    """Cubic in the matrices' sides, for every matrix."""
+    """Cubic in the matrix sizes, for every matrix."""
     sides = [n for factor, n in sizes.items() if factor in rule.whole]
     batch = math.prod(n for factor, n in sizes.items() if factor not in rule.whole)
     return 2.0 * batch * max(sides, default=1) ** 3

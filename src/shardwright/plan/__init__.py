@@ -1,7 +1,21 @@
 """Steps that move and combine what devices hold, at least cost; strategies of an operation, their prices, the choice; the
 plan of an operation under a strategy."""
 
-from shardwright.plan.code import Choice, Code, Fused, Instruction, Local, Scan, Slot, While, parts_of
+from shardwright.plan.code import (
+    Choice,
+    Code,
+    Each,
+    FromLocal,
+    Fused,
+    Instruction,
+    Local,
+    Scan,
+    Slot,
+    ToLocal,
+    While,
+    parts_of,
+)
+from shardwright.plan.local_view import LocalShapes, LocalStep
 from shardwright.plan.operation import (
     ImplicitGather,
     OperationPlan,
@@ -45,11 +59,15 @@ __all__ = [
     "Choice",
     "Code",
     "Cost",
+    "Each",
     "Fetch",
+    "FromLocal",
     "Fused",
     "ImplicitGather",
     "Instruction",
     "Local",
+    "LocalShapes",
+    "LocalStep",
     "Message",
     "Move",
     "OperationPlan",
@@ -62,6 +80,7 @@ __all__ = [
     "Slot",
     "Step",
     "Strategy",
+    "ToLocal",
     "While",
     "canonical",
     "carrier",

@@ -3,7 +3,7 @@
 A program is lowered to code once. Any engine can run it as it is, one instruction after the other, or compile it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import numpy as np
 
 from shardwright.hardware import seconds
 from shardwright.kernels import Call
+from shardwright.plan.local_view import LocalStep
 from shardwright.plan.steps import Reduce, Step
 from shardwright.sharding import Layout
 
@@ -102,7 +103,32 @@ class Scan:
     stacked: tuple[tuple[Layout, Any], ...]  # layout and dtype of each result that collects a row a round
 
 
-Payload = Local | Step | Fused | Choice | While | Scan
+@dataclass(frozen=True)
+class ToLocal:
+    """The shards of an array as a tensor per device."""
+
+    layout: Layout
+    name: str = "to_local"
+
+
+@dataclass(frozen=True)
+class FromLocal:
+    """A tensor per device as the shards of an array."""
+
+    layout: Layout
+    name: str = "from_local"
+
+
+@dataclass(frozen=True, eq=False)
+class Each:
+    """A function on every device's own tensors: it takes and gives tensors per device, in lanes."""
+
+    name: str
+    run: Callable[..., Any]
+    key: Any  # equal for equal functions
+
+
+Payload = Local | Step | Fused | Choice | While | Scan | ToLocal | FromLocal | Each | LocalStep
 
 
 class Instruction(NamedTuple):

@@ -456,10 +456,10 @@ class Reduce(Step):
         view = self.here.at(place)
         if self.name == "reduce_scatter":
             low, high = view.offsets[self.dim]
-            bounds = _sub_blocks(high - low, self.group)
+            bounds = sub_blocks(high - low, self.group)
             before, after = (slice(None),) * self.dim, (slice(None),) * (len(self.shape) - self.dim - 1)
             return [(*before, slice(a, b), *after) for a, b in bounds]
-        return list(_sub_blocks(math.prod(view.local_shape), self.group))
+        return list(sub_blocks(math.prod(view.local_shape), self.group))
 
     @cached_property
     def received(self) -> int:
@@ -509,17 +509,21 @@ class Reduce(Step):
 
     def members(self, place: int) -> list[int]:
         """The places of the group that a place belongs to, in group order."""
-        mesh = self.source.mesh
-        lanes = mesh.lanes((*self.source.axes, *self.pieces))
-        shape = tuple(mesh.axis(lane).size for lane in lanes)
-        coords = list(_coords(place, shape))
-        inner = [lanes.index(piece) for piece in mesh.cut(self.pieces, by=lanes)]
-        result = []
-        for at in product(*(range(shape[lane]) for lane in inner)):
-            for lane, n in zip(inner, at, strict=True):
-                coords[lane] = n
-            result.append(_place(coords, shape))
-        return result
+        return group_of(self.source.mesh, self.pieces, place)
+
+
+def group_of(mesh: Mesh, axes: Sequence[str], place: int) -> list[int]:
+    """The places of the group along some axes that a place belongs to, in group order: the first axis outermost."""
+    lanes = mesh.lanes(axes)
+    shape = tuple(mesh.axis(lane).size for lane in lanes)
+    coords = list(_coords(place, shape))
+    inner = [lanes.index(piece) for piece in mesh.cut(tuple(axes), by=lanes)]
+    result = []
+    for at in product(*(range(shape[lane]) for lane in inner)):
+        for lane, n in zip(inner, at, strict=True):
+            coords[lane] = n
+        result.append(_place(coords, shape))
+    return result
 
 
 @lru_cache(maxsize=4096)
@@ -538,7 +542,8 @@ def carrier(reduction: str, dtype: "np.dtype[Any]") -> "np.dtype[Any]":
     return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
 
 
-def _sub_blocks(size: int, parts: int) -> Iterator[tuple[int, int]]:
+def sub_blocks(size: int, parts: int) -> Iterator[tuple[int, int]]:
+    """Where each of the usual blocks of a size begins and ends."""
     block = int(block_size(size, parts))
     return ((min(i * block, size), min((i + 1) * block, size)) for i in range(parts))
 

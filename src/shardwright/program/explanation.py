@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
-from shardwright.plan import Fused, OperationPlan, Step, Strategy, strategies
+from shardwright.plan import Each, Fused, LocalStep, OperationPlan, Step, Strategy, strategies
 from shardwright.program.node import Compute, Cond, Node, Program, Rounds, programs_in
 from shardwright.program.passes import peak_bytes
 
@@ -216,11 +216,11 @@ def _rows(node: Node, memory: int, program: Program) -> list[Row]:
         for axis in kind.sharding.axes
     }
     what = node.what
-    if isinstance(what, Step | Fused):
+    if isinstance(what, Step | Fused | LocalStep):
         over = f"{what.name} {','.join(what.axes)}".rstrip()
         figures = what.groups, what.received, what.lower_bound, what.time
         return [Row(what.name, node.source, operands, results, over, *figures, memory, origins, node.plan)]
-    if isinstance(what, Compute) or programs_in(what):
+    if isinstance(what, Compute | Each) or programs_in(what):
         return [Row(name, node.source, operands, results, "", "", 0, 0, 0.0, memory, origins, node.plan)]
     return []
 

@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.arrays import Array, shard
+from shardwright.arrays import Array, PerDevice, shard
 from shardwright.eager import current_policy, is_strict
 from shardwright.engines import engine_named
 from shardwright.errors import ArrayError, ProgramError, TraceError
 from shardwright.mesh import Mesh, current_mesh
+from shardwright.plan import LocalShapes
 from shardwright.program.explanation import Explanation, explained
 from shardwright.program.lowering import lower
 from shardwright.program.node import Program, Type
 from shardwright.program.run import code_of, layout
 from shardwright.program.tracing import Traced, current_trace, trace
 from shardwright.rules import ShardingRule, is_array, resolved
-from shardwright.sharding import Layout, P, Sharding
+from shardwright.sharding import P, Sharding
 from shardwright.trees import flatten, paths_of, unflatten
 
 Rule = Any  # a P, a Sharding, a ShardingRule, None, or a tree of them
@@ -110,14 +111,14 @@ class Lowered:
         types, placed = [], []
         for at in self._arrays:
             leaf = leaves[at]
-            types.append(Type(tuple(leaf.shape), np.dtype(leaf.dtype)))
+            types.append(_type_of(leaf))
             placed.append(leaf.sharding if isinstance(leaf, Array) else given[0][at])
         traced, output = self._traced(jit, leaves, types, given, names)
         self._output = output
         self.program: Program = lower(traced, placed, self._out_shardings)
-        self.layouts: list[Layout] = [layout(node) for node in self.program.inputs]
+        self.layouts = [None if node.type.local else layout(node) for node in self.program.inputs]
         self.constants = list(self.program.constants.items())
-        self._results = [layout(node) for node in self.program.outputs]
+        self._results = [None if node.type.local else layout(node) for node in self.program.outputs]
         self.code, self.nodes = code_of(self.program, [node for node, _ in self.constants])
         engine = engine_named(mesh.engine)
         engine.check(mesh)
@@ -140,12 +141,12 @@ class Lowered:
             outs, shape["tree"] = flatten(result)
             shape["leaves"] = outs
             shape["shardings"] = resolved(jit.out_shardings, result, self.mesh, "out_shardings")
-            return [leaf for leaf in outs if isinstance(leaf, Array)]
+            return [leaf for leaf in outs if isinstance(leaf, Array | PerDevice)]
 
         program, _ = trace(flat, types, self.mesh, names)
-        places = [at for at, leaf in enumerate(shape["leaves"]) if isinstance(leaf, Array)]
+        places = [at for at, leaf in enumerate(shape["leaves"]) if isinstance(leaf, Array | PerDevice)]
         self._out_shardings = [shape["shardings"][at] for at in places]
-        fixed = [None if isinstance(leaf, Array) else leaf for leaf in shape["leaves"]]
+        fixed = [None if isinstance(leaf, Array | PerDevice) else leaf for leaf in shape["leaves"]]
         tree = shape["tree"]
 
         def rebuilt(arrays: Sequence[Any]) -> Any:
@@ -160,14 +161,18 @@ class Lowered:
     def __call__(self, leaves: Sequence[Any]) -> Any:
         """Run on the leaves of arguments of the kind that this was lowered for."""
         made = self._run(*self.data(leaves))
-        return self._output([Array.of(out, d) for out, d in zip(self._results, made, strict=True)])
+        return self._output(
+            [PerDevice.of(d) if out is None else Array.of(out, d) for out, d in zip(self._results, made, strict=True)]
+        )
 
     def data(self, leaves: Sequence[Any]) -> list[Any]:
         """The shards of the arguments and constants, as the program wants them."""
         data = []
         for at, wanted in zip(self._arrays, self.layouts, strict=True):
             leaf = leaves[at]
-            if type(leaf) is Array:
+            if wanted is None:
+                data.append(leaf.lanes)
+            elif type(leaf) is Array:
                 data.append(leaf.data if leaf._layout is wanted else leaf.placed(wanted))
             else:
                 data.append(shard(leaf, wanted.sharding).data)
@@ -197,8 +202,18 @@ def _hashable(value: Any) -> bool:
     return True
 
 
+def _type_of(leaf: Any) -> Type:
+    """The type of an argument."""
+    if isinstance(leaf, PerDevice):
+        shapes = LocalShapes.of(leaf.mesh, [tensor.shape for tensor in leaf.values()])
+        return Type(shapes.largest, leaf.dtype, None, shapes)
+    return Type(tuple(leaf.shape), np.dtype(leaf.dtype))
+
+
 def _is_dynamic(leaf: Any) -> bool:
-    return isinstance(leaf, Array | np.ndarray | np.generic) or (is_array(leaf) and hasattr(leaf, "__array__"))
+    return isinstance(leaf, Array | PerDevice | np.ndarray | np.generic) or (
+        is_array(leaf) and hasattr(leaf, "__array__")
+    )
 
 
 def _name(parameters: Sequence[str], path: str) -> str:
@@ -323,6 +338,8 @@ class SJIT:
             kind = type(leaf)
             if kind is Array:
                 parts += (leaf._layout, leaf._dtype)
+            elif isinstance(leaf, PerDevice):
+                parts.append(_type_of(leaf))
             elif kind is _Static:
                 parts.append((_Static, _token(leaf.value)))
             elif _is_dynamic(leaf):
@@ -344,7 +361,7 @@ class SJIT:
             )
 
     def _mesh(self, leaves: Sequence[Any]) -> Mesh:
-        meshes = [leaf.mesh for leaf in leaves if isinstance(leaf, Array)]
+        meshes = [leaf.mesh for leaf in leaves if isinstance(leaf, Array | PerDevice)]
         mesh = self.mesh or (meshes[0] if meshes else None) or current_mesh()
         if mesh is None:
             raise ProgramError(

@@ -19,7 +19,10 @@ def lower(
     given = [s if s is None else s.for_shape(node.type.shape) for s, node in zip(inputs, program.inputs, strict=True)]
     fixed: dict[Node, Sharding] = {n: s for n, s in zip(program.inputs, given, strict=True) if s is not None}
     known = Propagation(program, fixed)
-    there = [s or known.wanted(n) or Sharding(program.mesh) for s, n in zip(given, program.inputs, strict=True)]
+    there = [
+        s if n.type.local else s or known.wanted(n) or Sharding(program.mesh)
+        for s, n in zip(given, program.inputs, strict=True)
+    ]
     parted = partition(WithControl(program, known), there, outputs or [None] * len(program.outputs))
     final = optimised(parted)
     final.stages = {"traced": program, "propagated": _labelled(program, known), "partitioned": parted, "final": final}

@@ -34,7 +34,7 @@ def measure(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     here = engine_named(lowered.mesh.engine)
     layouts = [*lowered.layouts, *(layout(node) for node, _ in lowered.constants)]
     data = [
-        engine.assemble([here.shard(x, there, place) for place in range(there.mesh.size)], there)
+        x if there is None else engine.assemble([here.shard(x, there, p) for p in range(there.mesh.size)], there)
         for x, there in zip(lowered.data(leaves), layouts, strict=True)
     ]
     nodes = _nodes_of(lowered.code, lowered.nodes)

@@ -15,7 +15,20 @@ import numpy as np
 from shardwright.errors import ProgramError
 from shardwright.mesh import Mesh
 from shardwright.ops import NO_ATTRS, Attrs, Rule
-from shardwright.plan import Fetch, Fused, Local, Move, OperationPlan, Reduce, Step
+from shardwright.plan import (
+    Each,
+    Fetch,
+    FromLocal,
+    Fused,
+    Local,
+    LocalShapes,
+    LocalStep,
+    Move,
+    OperationPlan,
+    Reduce,
+    Step,
+    ToLocal,
+)
 from shardwright.sharding import Sharding, describe, dtype_name, layout_of
 
 STAGES = ("traced", "propagated", "partitioned", "final")
@@ -27,8 +40,13 @@ class Type(NamedTuple):
     shape: tuple[int, ...]
     dtype: "np.dtype[Any]"
     sharding: Sharding | None = None
+    local: LocalShapes | None = None  # of a tensor per device; then `shape` has the largest sizes
 
     def __str__(self) -> str:
+        if self.local is not None:
+            shapes = list(dict.fromkeys(self.local.shapes))
+            shown = " or ".join(f"{dtype_name(self.dtype)}[{','.join(map(str, shape))}]" for shape in shapes[:3])
+            return f"{shown}{' or …' if len(shapes) > 3 else ''} per device"
         if self.sharding is None:
             return f"{dtype_name(self.dtype)}[{','.join(map(str, self.shape))}]"
         return describe(self.sharding, self.shape, self.dtype)
@@ -36,6 +54,8 @@ class Type(NamedTuple):
     @property
     def local_bytes(self) -> int:
         """Bytes of the largest shard, its halo included."""
+        if self.local is not None:
+            return math.prod(self.shape) * self.dtype.itemsize
         assert self.sharding is not None
         if not self.sharding.halo:
             return self.sharding.local_size(self.shape) * self.dtype.itemsize
@@ -147,7 +167,10 @@ class Rounds:
     name: str = "scan"
 
 
-Payload = Input | Constant | Apply | Constrain | Settle | Pick | Compute | Step | Fused | Cond | Loop | Rounds
+Payload = (
+    Input | Constant | Apply | Constrain | Settle | Pick | Compute | Step | Fused | Cond | Loop | Rounds
+    | ToLocal | FromLocal | Each | LocalStep
+)  # fmt: skip
 
 
 def programs_in(what: Any) -> dict[str, "Program"]:
@@ -197,7 +220,7 @@ class Node:
         what = self.what
         if isinstance(what, Apply | Compute):
             return what.attrs
-        if isinstance(what, Step | Fused):
+        if isinstance(what, Step | Fused | LocalStep):
             return {"over": what.axes}
         if isinstance(what, Pick):
             return {"index": what.which}
@@ -230,7 +253,7 @@ class Graph:
     ) -> Node:
         """The node of a payload on operands."""
         operands = tuple(id(x) if isinstance(x, Node) else (type(x), repr(x)) for x in inputs)
-        full = (getattr(what, "key", what), operands, tuple(t.sharding for t in types))
+        full = (getattr(what, "key", what), operands, tuple((t.sharding, t.local) for t in types))
         node = self._made.get(full)
         if node is None:
             node = Node(self._count, what, tuple(inputs), tuple(types), source, plan)
@@ -336,6 +359,8 @@ def _spelled(node: Node, place: Mapping[Node, int], named: Mapping[Node, str], f
     shown = [f"{key}={_value(value, full)}" for key, value in node.attrs.items() if key != "name"]
     if full and isinstance(node.what, Fetch):
         shown.append(f"rows={node.what.maps!r}, cuts={node.what.cuts!r}, fill={node.what.fill!r}")
+    if full and isinstance(node.what, LocalStep):
+        shown.append(repr(node.what.collective))
     if full and isinstance(node.what, Rounds):
         shown.append(f"rounds={node.what.rounds}")
     name = node.attrs.get("name", node.op)

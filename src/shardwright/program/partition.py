@@ -5,7 +5,19 @@ from typing import Any
 
 from shardwright.eager import mind_gathers
 from shardwright.errors import ProgramError
-from shardwright.plan import Local, OperationPlan, Slot, Step, make_plan, move_steps, plan_operation
+from shardwright.plan import (
+    Each,
+    FromLocal,
+    Local,
+    LocalStep,
+    OperationPlan,
+    Slot,
+    Step,
+    ToLocal,
+    make_plan,
+    move_steps,
+    plan_operation,
+)
 from shardwright.program.node import (
     Apply,
     Compute,
@@ -37,12 +49,13 @@ class Partitioner:
         self.notes: list[str] = []
         self.origins: dict[Node, dict[str, str]] = {}
 
-    def run(self, inputs: Sequence[Sharding], outputs: Sequence[Sharding | None]) -> Program:
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Sharding | None]) -> Program:
         """The partitioned program, its inputs and outputs as given; outputs left open are never partial."""
         given = dict(zip(self.program.inputs, inputs, strict=True))
         for at, node in enumerate(self.program.inputs):
-            fitted = given[node].for_shape(node.type.shape)
-            kind = Type(node.type.shape, node.type.dtype, fitted)
+            kind = node.type
+            if kind.local is None:
+                kind = kind._replace(sharding=given[node].for_shape(kind.shape))
             self.made[node] = self.graph.add(Input(at), (), (kind,))
         for node in self.program.nodes:
             if node not in self.made:
@@ -56,6 +69,8 @@ class Partitioner:
 
     def _output(self, node: Node, there: Sharding | None) -> Node:
         made = self.made[node]
+        if made.type.local is not None:
+            return made
         assert made.type.sharding is not None
         if there is None:
             wanted = self.known.wanted(node)
@@ -78,6 +93,11 @@ class Partitioner:
             return self.graph.pick(self.made[node.nodes[0]], what.which)
         if isinstance(what, Cond | Loop | Rounds):
             return self.control(node)
+        if isinstance(what, ToLocal):
+            placed = moved(self.graph, self.made[node.nodes[0]], what.layout.sharding, node.source)
+            return self.graph.add(what, (placed,), node.types, node.source)
+        if isinstance(what, FromLocal | Each | LocalStep):
+            return self.graph.add(what, [self.made[x] for x in node.nodes], node.types, node.source)
         assert isinstance(what, Apply), what
         return self._operation(node, what) if node.nodes else self._made_from_nothing(node, what)
 
@@ -151,7 +171,7 @@ def _kind(node: Node) -> tuple[Any, Any]:
 
 def moved(graph: Graph, node: Node, target: Sharding, source: str) -> Node:
     """A value in another sharding: the nodes of the steps that takes, each with the sharding it leaves."""
-    shape, dtype, here = node.type
+    shape, dtype, here, _ = node.type
     assert here is not None
     return stepped(graph, node, move_steps(here, target.for_shape(shape), shape, dtype), source)
 
@@ -165,7 +185,7 @@ def stepped(graph: Graph, node: Node, steps: Sequence[Step], source: str) -> Nod
 
 def partition(
     partitioner: Partitioner,
-    inputs: Sequence[Sharding],
+    inputs: Sequence[Any],
     outputs: Sequence[Sharding | None],
 ) -> Program:
     """The program on shards, with explicit steps; inputs and outputs as given."""

@@ -8,7 +8,7 @@ group that don't depend on each other become one, and the order is the one that 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shardwright.plan import Fused, Reduce, Step, move_steps, plan_operation
+from shardwright.plan import Fused, LocalStep, Reduce, Step, move_steps, plan_operation
 from shardwright.program.node import Compute, Graph, Node, Pick, Program, Type, is_move
 from shardwright.program.partition import stepped
 from shardwright.sharding import Sharding, layout_of
@@ -49,7 +49,7 @@ class Rewriter:
 
 def received(node: Node) -> int:
     """Bytes that the busiest device receives in a node."""
-    return node.what.received if isinstance(node.what, Step | Fused) else 0
+    return node.what.received if isinstance(node.what, Step | Fused | LocalStep) else 0
 
 
 # -- moves of moved values ------------------------------------------------------------------------------------------------

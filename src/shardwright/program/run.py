@@ -11,7 +11,7 @@ from shardwright.sharding import Layout, layout_of
 
 def layout(node: Node, index: int = 0) -> Layout:
     """The layout of a node's result."""
-    shape, _, sharding = node.types[index]
+    shape, _, sharding, _ = node.types[index]
     assert sharding is not None
     return layout_of(sharding, shape)
 

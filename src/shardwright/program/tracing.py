@@ -4,15 +4,16 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.arrays import Array
 from shardwright.eager import Held, kind_of, source_line, tracing
+from shardwright.engines.mailbox import Mailbox
 from shardwright.errors import TraceError
 from shardwright.mesh import Mesh
 from shardwright.ops import OPS, Attrs
 from shardwright.plan import with_scalars
+from shardwright.program.local_tracing import LocalTrace, TracedLocal
 from shardwright.program.node import Apply, Constant, Constrain, Graph, Input, Node, Program, Settle, Type
 from shardwright.sharding import Layout, P, Sharding
 
@@ -37,17 +38,11 @@ class Traced(Array):
 
     def recorder(self) -> "Trace":
         """The function that is being traced now: the one this value belongs to, or one inside it."""
-        now = current_trace()
-        at = now
-        while at is not None:
-            if at is self.trace:
-                assert now is not None
-                return now
-            at = at.parent
-        raise TraceError(
-            f"{self.node.type} belongs to a program whose tracing is over: it was kept by something outside. Return it from "
-            f"the function instead."
-        )
+        return self.trace.recorder_of(self)
+
+    def to_local(self, sharding: Sharding) -> TracedLocal:
+        """Its shards as a tensor per device."""
+        return LocalTrace(self.recorder()).to_local(self, sharding)
 
     def reshard(self, target: "Sharding | P", *, allow_device_permutation: bool = False) -> Any:
         """A constraint: from here on the value lies as the target says."""
@@ -120,9 +115,33 @@ class Trace:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh, self.graph = mesh, Graph()
         self.parent = current_trace()
+        self.mailbox = Mailbox()  # sends of tensors per device that wait for their recv
         self.constants: dict[Node, Array] = {}
         self.captured: dict[Node, Array] = {}  # inputs of an inner trace -> values from outside
         self._layouts: dict[tuple[int, ...], Layout] = {}
+
+    def recorder_of(self, x: Any) -> "Trace":
+        """The function that is being traced now, if a value of this one may be used there."""
+        now = current_trace()
+        at = now
+        while at is not None:
+            if at is self:
+                assert now is not None
+                return now
+            at = at.parent
+        raise TraceError(
+            f"{x.node.type} belongs to a program whose tracing is over: it was kept by something outside. Return it from "
+            f"the function instead."
+        )
+
+    def local_node(self, x: TracedLocal) -> Node:
+        """The node of a tensor per device; loops and choices can't read one from outside."""
+        x.trace.recorder_of(x)
+        if x.trace is not self:
+            raise TraceError(
+                f"{x.node.type} comes from outside of a loop or a choice. Bring it in as an array, or use shard_map inside."
+            )
+        return x.node
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
         """A layout to be held until there is one: whole, and equal to no layout of an array."""
@@ -141,12 +160,17 @@ class Trace:
         )
         return result
 
-    def input(self, number: int, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Traced:
-        """A new input."""
-        return self.value(self.graph.add(Input(number), (), (Type(shape, dtype),)))
+    def input(self, number: int, kind: Type) -> Any:
+        """A new input: an array, or a tensor per device."""
+        node = self.graph.add(Input(number), (), (kind,))
+        if kind.local is not None:
+            return LocalTrace(self).value(node, frozenset(self.mesh.axis_names))
+        return self.value(node)
 
     def node_of(self, x: Any) -> Any:
         """The node of a value; concrete arrays become constants, scalars stay."""
+        if isinstance(x, TracedLocal):
+            return self.local_node(x)
         if isinstance(x, Traced):
             x.recorder()  # refuses values of programs that are over
             if x.trace is self:
@@ -216,7 +240,7 @@ def trace(
 ) -> tuple[Program, Trace]:
     """The program of a function from arrays, one per type, to a flat sequence of arrays and scalars."""
     made = Trace(mesh)
-    inputs = [made.input(i, t.shape, t.dtype) for i, t in enumerate(types)]
+    inputs = [made.input(i, t) for i, t in enumerate(types)]
     nodes = [x.node for x in inputs]  # x += 1 gives a variable another
     token = _current.set(made)
     try:

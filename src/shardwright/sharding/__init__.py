@@ -1,4 +1,4 @@
-"""Which part of a tensor lies on which device: `P`, `Sharding`, its layout for a shape, and the notation."""
+"""Which device holds which part of a tensor: `P`, `Sharding`, its layout for a shape, and the notation."""
 
 from shardwright.sharding.layout import DimLayout, Layout, View, layout_of
 from shardwright.sharding.notation import describe, dtype_name, parse, parse_dtype

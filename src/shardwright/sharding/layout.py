@@ -1,8 +1,8 @@
-"""`Layout`: a sharding applied to a shape. Where every shard begins, how large it is, and how it is held in lanes.
+"""`Layout`: a sharding applied to a shape. It has the offset and size of every shard, and its form in lanes.
 
 In memory an array's leading dims are lanes, one per mesh axis (or piece of an axis, where a sharding uses one): as long
-as the axis where devices hold different things, 1 where they hold the same. The shard follows, padded to the largest.
-All numbers that cutting and joining need are worked out here, once per (sharding, shape), and cached.
+as the axis where devices hold different data, 1 where they hold the same. The shard follows, padded to the largest.
+All sizes and offsets for cutting and joining are computed here, once per (sharding, shape), and cached.
 """
 
 import itertools
@@ -21,9 +21,9 @@ Ints = NDArray[np.int64]
 class DimLayout(NamedTuple):
     """One dim of a tensor on a mesh."""
 
-    size: int  # of the whole dim
-    lanes: tuple[int, ...]  # which lanes split it, outermost first
-    parts: int  # into how many shards
+    size: int  # of the global dim
+    lanes: tuple[int, ...]  # the lanes that split it, outermost first
+    parts: int  # the number of shards
     block: int  # rows of the largest shard, without halo
     low: int  # rows of the shard below that each shard also holds
     high: int  # and of the shard above
@@ -31,7 +31,7 @@ class DimLayout(NamedTuple):
 
     @property
     def local(self) -> int:
-        """The rows a device has room for."""
+        """The rows allocated on a device."""
         return self.low + self.block + self.high
 
     @property
@@ -41,12 +41,12 @@ class DimLayout(NamedTuple):
 
     @property
     def is_trailing(self) -> bool:
-        """Whether padding, if any, sits at the end of the whole dim only: cutting is padding, then a reshape."""
+        """Whether padding is only at the end of the global dim: cutting is padding, then a reshape."""
         return not self.cuts and self.local == self.block
 
     @property
     def offsets(self) -> Ints:
-        """Where each shard begins, and last the size."""
+        """Where each shard begins, followed by the size of the dim."""
         if self.cuts:
             return np.asarray(self.cuts, dtype=np.int64)
         return np.minimum(np.arange(self.parts + 1, dtype=np.int64) * self.block, self.size)
@@ -63,22 +63,22 @@ class DimLayout(NamedTuple):
         return min(shard * self.block, self.size), min((shard + 1) * self.block, self.size)
 
     def rows(self) -> tuple[Ints, NDArray[np.bool_]]:
-        """For each shard and local place the row of the whole dim that lies there, and which places lie outside it.
+        """For each shard and local row its row in the global dim, and a mask of local rows outside that dim.
 
-        Places past the end of a short shard repeat some row: padding made of real values never causes a warning.
+        Rows past the end of a short shard repeat a real row: padding with real values never causes a warning.
         """
         places = self.offsets[:-1, None] - self.low + np.arange(self.local)
         outside = (places < 0) | (places >= self.size)
         return np.clip(places, 0, max(self.size - 1, 0)), outside
 
     def places(self) -> Ints:
-        """For each row of the whole dim its place in the shards laid end to end, padding and halos included."""
+        """For each global row its position in the concatenated shards, padding and halos included."""
         shard = np.repeat(np.arange(self.parts), self.sizes)
         return shard * self.local + self.low + np.arange(self.size) - self.offsets[shard]
 
 
 class Layout:
-    """How a tensor of a shape lies on a mesh under a sharding. Made by `layout_of`, which makes equal ones once.
+    """How a tensor of a shape is distributed over a mesh. Made by `layout_of`, which caches equal layouts.
 
     >>> from shardwright.mesh import Mesh
     >>> from shardwright.sharding import P
@@ -125,7 +125,7 @@ class Layout:
 
     @cached_property
     def joined_lane_shape(self) -> tuple[int, ...]:
-        """The lanes once every dim is whole: only partial ones are still longer than 1."""
+        """The lane sizes after every dim is joined: only partial lanes are longer than 1."""
         return tuple(1 if i in self.dim_lanes else n for i, n in enumerate(self.lane_shape))
 
     @cached_property
@@ -156,7 +156,7 @@ class Layout:
     # -- per device -------------------------------------------------------------------------------------------------
 
     def over_lanes(self, dim: int, per_shard: Ints) -> Ints:
-        """A number per shard of a dim, as an array over the lanes (1 long where it does not depend on a lane)."""
+        """One value per shard of a dim, as an array over the lanes (length 1 along lanes that don't matter)."""
         lanes = self.dims[dim].lanes
         by_lane = per_shard.reshape([self.full_shape[i] for i in lanes])
         ordered = by_lane.transpose([lanes.index(i) for i in sorted(lanes)])
@@ -164,14 +164,14 @@ class Layout:
 
     @cached_property
     def extents(self) -> tuple[Ints | None, ...]:
-        """Per dim the rows each device really holds, halos included, over the lanes; None where all rows are real."""
+        """Per dim the valid rows of each device, halos included, over the lanes; None without padding."""
         return tuple(
             None if bool((dim.sizes == dim.block).all()) else self.over_lanes(at, dim.sizes + dim.low + dim.high)
             for at, dim in enumerate(self.dims)
         )
 
     def shard_numbers(self, place: int) -> tuple[int, ...]:
-        """For each dim the number of the shard that the device at a row-major place holds."""
+        """For each dim the index of the shard held by the device at a row-major position."""
         coords = []
         for n in reversed(self.full_shape):
             place, at = divmod(place, n)
@@ -186,7 +186,7 @@ class Layout:
         return tuple(result)
 
     def at(self, place: int) -> "View":
-        """What the device at a row-major place knows of this layout: its own sizes and offsets, no lanes, no padding.
+        """The layout of one device, by row-major position: its own sizes and offsets, without lanes or padding.
 
         >>> from shardwright.mesh import Mesh
         >>> from shardwright.sharding import P
@@ -197,12 +197,12 @@ class Layout:
 
     @cached_property
     def shard_slices(self) -> list[list[slice]]:
-        """For each dim and shard the rows of the whole tensor."""
+        """For each dim and shard its rows in the global tensor."""
         return [[slice(a, b) for a, b in itertools.pairwise(dim.offsets.tolist())] for dim in self.dims]
 
     @cached_property
     def shard_places(self) -> Ints:
-        """For each device (row-major) and dim the number of the shard it holds."""
+        """For each device (row-major) and dim the index of the shard it holds."""
         columns = [
             np.broadcast_to(self.over_lanes(at, np.arange(dim.parts)), self.full_shape).ravel()
             for at, dim in enumerate(self.dims)
@@ -211,7 +211,7 @@ class Layout:
 
     @cached_property
     def boxes(self) -> Ints:
-        """Where each device's shard begins and ends, halos aside: an array of (2, devices, dims)."""
+        """Where each device's shard begins and ends, without halos: an array of shape (2, devices, dims)."""
         if not self.dims:
             return np.zeros((2, math.prod(self.full_shape), 0), np.int64)
         columns = [
@@ -221,7 +221,7 @@ class Layout:
 
 
 class View:
-    """A layout as one device sees it. It answers what kernels ask of a `Layout`, so that they need not know which it is."""
+    """The layout of one device, with the attributes of `Layout` that kernels use: kernels accept either."""
 
     lanes: tuple[str, ...] = ()
     full_shape: tuple[int, ...] = ()
@@ -239,7 +239,7 @@ class View:
         self.extents: tuple[Ints | None, ...] = (None,) * len(self.shape)
 
     def over_lanes(self, dim: int, per_shard: Ints) -> Ints:
-        """This device's own of a number per shard of a dim."""
+        """This device's entry of an array with one value per shard of a dim."""
         return np.asarray(per_shard[self.numbers[dim]])
 
 

@@ -1,4 +1,4 @@
-"""The notation of a sharded tensor, `f32[128@data,64] + sum{model}`, from a value and back.
+"""The notation of a sharded tensor, `f32[128@data,64] + sum{model}`, formatted and parsed.
 
 type    := dtype "[" dim ("," dim)* "]" (" + " reduction "{" axis ("," axis)* "}")?
 dim     := size ("@" axes ("/" offset)* ("~" low ":" high)?)?
@@ -40,7 +40,7 @@ def dtype_name(dtype: object) -> str:
     >>> dtype_name(np.float32), dtype_name("uint8")
     ('f32', 'u8')
     """
-    name: str = np.dtype(dtype).name  # type: ignore[call-overload]  # whatever NumPy takes for a dtype
+    name: str = np.dtype(dtype).name  # type: ignore[call-overload]  # anything NumPy accepts as a dtype
     return _SHORT.get(name, name)
 
 
@@ -66,7 +66,7 @@ def describe(sharding: Sharding, shape: tuple[int, ...], dtype: object) -> str:
 
 
 def parse(text: str, mesh: Mesh) -> tuple[Sharding, tuple[int, ...], "np.dtype[np.generic]"]:
-    """Read the notation: the sharding on a mesh, the shape and the dtype.
+    """Parses the notation to a sharding on a mesh, a shape and a dtype.
 
     >>> parse("f32[128@data,64] + sum{model}", Mesh(data=2, model=4))
     (Sharding(Mesh(data=2, model=4), P('data', None), partial=('model',)), (128, 64), dtype('float32'))
@@ -81,7 +81,7 @@ def parse(text: str, mesh: Mesh) -> tuple[Sharding, tuple[int, ...], "np.dtype[n
         if dim is None:
             column = text.index(piece) if piece else whole.start("dims")
             raise ShardingError(
-                f"Dim {at} of the sharded tensor can't be read; write it like 128, 128@data or 128@(x,y):\n"
+                f"Dim {at} of the sharded tensor is invalid; write it like 128, 128@data or 128@(x,y):\n"
                 f"  {text}\n  {' ' * column}^"
             )
         shape.append(int(dim["size"]))
@@ -105,7 +105,7 @@ def parse(text: str, mesh: Mesh) -> tuple[Sharding, tuple[int, ...], "np.dtype[n
 
 
 def _split_dims(text: str) -> list[str]:
-    """Cut at the commas that are not inside parentheses."""
+    """Splits at the commas outside parentheses."""
     pieces, depth = [""], 0
     for char in text:
         depth += (char == "(") - (char == ")")
@@ -124,6 +124,6 @@ def parse_dtype(name: str, text: str = "") -> "np.dtype[np.generic]":
     if isinstance(small, type) and issubclass(small, np.generic):
         return np.dtype(small)
     raise ShardingError(
-        f"{text or name!r} names the dtype {name!r}, which is none. Write f32, i8, bool, …; small floats such as bf16 need "
-        f"ml_dtypes: pip install 'shardwright[dtypes]'."
+        f"{text or name!r} names the unknown dtype {name!r}. Write f32, i8, bool, …; small floats such as bf16 "
+        f"need ml_dtypes: pip install 'shardwright[dtypes]'."
     )

@@ -1,4 +1,4 @@
-"""Partial values: which reductions suit which elements, and what stays partial when a sharding changes."""
+"""Partial values: which reductions accept which dtypes, and what stays partial when a sharding changes."""
 
 from typing import Any
 
@@ -11,21 +11,21 @@ from shardwright.sharding.sharding import Sharding
 
 
 def check_partial(sharding: Sharding, dtype: "np.dtype[Any]", error: type[ShardwrightError] = ShardingError) -> None:
-    """Refuse a reduction that does not combine elements of a dtype."""
+    """Raises an error if the sharding's reduction does not accept a dtype."""
     if sharding.partial and not REDUCTIONS[sharding.reduction].accepts(dtype):
         raise error(
-            f"{sharding} leaves a {sharding.reduction} to be done, which works on the bits of integers and booleans; "
+            f"{sharding} has a pending {sharding.reduction}, which works on the bits of integers and booleans; "
             f"{dtype.name} is neither. Choose another reduction, or convert the tensor."
         )
 
 
 def truncates(reduction: str, dtype: "np.dtype[Any] | None") -> bool:
-    """Whether a reduction must be done in one step: averages of integers are truncated, so averages of averages differ."""
+    """Whether a reduction needs a single step: integer averages truncate, so averages of averages differ."""
     return reduction == "average" and dtype is not None and dtype.kind in "biu"
 
 
 def kept_partial(source: Sharding, target: Sharding, dtype: "np.dtype[Any] | None" = None) -> tuple[str, ...]:
-    """The partial axes, or pieces of them, over which a value stays partial on the way from one sharding to another."""
+    """The partial axes (or pieces of them) that are partial in both the source and the target."""
     mesh = source.mesh
     if mesh != target.mesh or source.reduction != target.reduction or not source.partial:
         return ()

@@ -1,4 +1,4 @@
-"""The reductions: how the values of a group become one, and how one value is taken apart again."""
+"""The reductions: how the values of a group are combined, and how one value becomes partial again."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def is_number(dtype: "np.dtype[Any]") -> bool:
-    """Whether elements of a dtype are numbers or booleans; NumPy's own, or the small floats of ml_dtypes."""
+    """Whether a dtype is numeric or boolean: one of NumPy's, or a small float of ml_dtypes."""
     return dtype.kind in "biufc" or dtype.type.__module__.split(".")[0] == "ml_dtypes"
 
 
@@ -17,8 +17,8 @@ class Reduction:
     """One row of the table of reductions."""
 
     name: str
-    ufunc: str | None  # NumPy's name for combining two values; None where that alone does not do it
-    rest: int | None  # what the other devices hold when one holds the value; None where all hold it
+    ufunc: str | None  # the NumPy function that combines two values; None if one function is not enough
+    rest: int | None  # what the other devices hold if one holds the value; None if all hold it
     bits: bool = False  # for integers and booleans only
 
     def accepts(self, dtype: "np.dtype[Any]") -> bool:
@@ -26,7 +26,7 @@ class Reduction:
         return not self.bits or dtype.kind in "biu"
 
     def neutral(self, dtype: "np.dtype[Any]") -> Any:
-        """What the other devices hold when one holds the value; None where all hold it."""
+        """What the other devices hold if one holds the value; None if all devices hold it."""
         if self.rest is None:
             return None
         value = np.asarray(self.rest).astype(dtype)

@@ -1,4 +1,4 @@
-"""`Sharding`: the value that says what lies where. Frozen, interned, canonical: equal shardings are one object."""
+"""`Sharding`: which device holds which part of a tensor. Frozen, interned, canonical: equal shardings are one object."""
 
 import math
 import threading
@@ -18,7 +18,7 @@ Offsets = tuple[tuple[int, ...], ...]
 
 
 class Sharding:
-    """Which mesh axes split each dim of a tensor (outermost first), and which leave a reduction still to be done.
+    """Which mesh axes split each dim of a tensor (outermost first), and which have a pending reduction.
 
     >>> mesh = Mesh(data=2, model=4)
     >>> Sharding(mesh, P("data", None))
@@ -28,7 +28,7 @@ class Sharding:
 
     - `partial`, `reduction`: axes along which the value is the sum (or maximum, …) of what the devices hold.
     - `halo`: {dim: (low, high)} rows of the neighbours that a shard also holds; an int means the same on both sides.
-    - `offsets`: {dim: offsets} where the shards begin, and last the dim's size; usually blocks of ceil(size / shards).
+    - `offsets`: {dim: offsets} where the shards begin, then the dim's size; by default blocks of ceil(size / shards).
     """
 
     __slots__ = ("__weakref__", "dims", "halo", "mesh", "offsets", "partial", "reduction")
@@ -38,7 +38,7 @@ class Sharding:
     partial: tuple[str, ...]
     reduction: str
     halo: Halo  # () or one (low, high) per dim
-    offsets: Offsets  # () or one tuple per dim, () where the blocks are the usual ones
+    offsets: Offsets  # () or one tuple per dim, () for the default blocks
 
     def __new__(
         cls,
@@ -56,7 +56,7 @@ class Sharding:
 
     @staticmethod
     def fitted(mesh: Mesh, dims: Dims, partial: tuple[str, ...], reduction: str, shape: tuple[int, ...]) -> "Sharding":
-        """A sharding for a shape from axes known to be right: what planners make by the thousand."""
+        """A sharding for a shape from axes that are already valid: the fast constructor for planners."""
         if all(axis in mesh.sizes for axes in (*dims, partial) for axis in axes):
             order = tuple(axis for axis in mesh.axis_names if axis in partial)
             return _canonical(mesh, dims, order, reduction if order else "sum", (), ())
@@ -96,12 +96,12 @@ class Sharding:
 
     @property
     def ndim(self) -> int:
-        """How many dims this sharding speaks of."""
+        """The number of dims that this sharding mentions."""
         return len(self.dims)
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Every axis in use: those that split a dim, then the partial ones."""
+        """Every axis in use: the axes that split a dim, then the partial axes."""
         return (*chain(*self.dims), *self.partial)
 
     @property
@@ -110,11 +110,11 @@ class Sharding:
         return not any(self.mesh.axis(axis).size > 1 for axis in self.axes)
 
     def parts(self, dim: int) -> int:
-        """Into how many shards a dim is cut."""
+        """The number of shards of a dim."""
         return self.mesh.axis_size(self.dims[dim])
 
     def local_size(self, shape: tuple[int, ...]) -> int:
-        """The elements of the largest shard of a tensor of a shape, halos aside."""
+        """The number of elements in the largest shard for a shape, without halos."""
         total = 1
         for dim, (size, axes) in enumerate(zip(shape, self.dims, strict=False)):
             cuts = self.offsets_of(dim)
@@ -123,11 +123,11 @@ class Sharding:
         return total * math.prod(shape[len(self.dims) :])
 
     def halo_of(self, dim: int) -> tuple[int, int]:
-        """How many rows of the shard below and above a shard also holds along a dim."""
+        """The halo of a dim: rows held from the shard below, and from the shard above."""
         return self.halo[dim] if self.halo else (0, 0)
 
     def offsets_of(self, dim: int) -> tuple[int, ...]:
-        """The explicit offsets of a dim, or () where its blocks are the usual ones."""
+        """The explicit offsets of a dim, or () for the default blocks."""
         return self.offsets[dim] if self.offsets else ()
 
     def replace(self, **changes: Any) -> "Sharding":
@@ -148,7 +148,7 @@ class Sharding:
         return Sharding(known.pop("mesh"), known.pop("spec"), **known)
 
     def for_shape(self, shape: tuple[int, ...]) -> "Sharding":
-        """This sharding as it applies to a tensor of a shape: checked, the dims it does not mention whole.
+        """This sharding checked against a shape, with an entry for every dim.
 
         >>> Sharding(Mesh(x=2), P("x"), offsets={0: (0, 3, 6)}).for_shape((6, 4))
         Sharding(Mesh(x=2), P('x', None))
@@ -157,7 +157,7 @@ class Sharding:
 
 
 def block_size(size: Any, parts: int) -> Any:
-    """The rows of a dim's usual blocks: ceil(size / parts), so that only the last ones are short or empty.
+    """The rows of a default block: ceil(size / parts), so that only the last blocks are short or empty.
 
     Works on an array of sizes too.
     """
@@ -165,7 +165,7 @@ def block_size(size: Any, parts: int) -> Any:
 
 
 def usual_offsets(size: int, parts: int) -> tuple[int, ...]:
-    """Where the usual blocks begin: ceil(size / parts) each, the last ones short or empty.
+    """Where the default blocks begin: ceil(size / parts) rows each, the last blocks short or empty.
 
     >>> usual_offsets(10, 4), usual_offsets(2, 4)
     ((0, 3, 6, 9, 10), (0, 1, 2, 2, 2))
@@ -186,12 +186,12 @@ def _plain(mesh: Mesh, spec: P, partial: Axes, reduction: str) -> Sharding:
 def _canonical(
     mesh: Mesh, dims: Dims, partial: tuple[str, ...], reduction: str, halo: Halo, offsets: Offsets
 ) -> Sharding:
-    """The one object for fields that are canonical already."""
+    """The interned object for fields that are already canonical."""
     key = (mesh, dims, partial, reduction, halo, offsets)
     found = _interned.get(key)
     if found is not None:
         return found
-    with _lock:  # two threads must not make two
+    with _lock:  # two threads must not make two objects
         found = _interned.get(key)
         if found is None:
             found = object.__new__(Sharding)
@@ -253,7 +253,7 @@ def _shown(spec: P, partial: tuple[str, ...]) -> str:
 
 
 def _merged(mesh: Mesh, axes: Iterable[str]) -> tuple[str, ...]:
-    """Neighbouring pieces of one axis that follow each other become one: ('x:(1)2', 'x:(2)4') is 'x'."""
+    """Merges consecutive pieces of one axis: ('x:(1)2', 'x:(2)4') is 'x'."""
     result: list[SubAxis] = []
     for axis in map(mesh.axis, axes):
         if result and result[-1].name == axis.name and result[-1].pre * result[-1].size == axis.pre:
@@ -298,7 +298,7 @@ def _checked_offsets(mesh: Mesh, spec: P, dims: Dims, offsets: Mapping[int, Sequ
         parts = math.prod(mesh.axis(axis).size for axis in dims[at])
         if len(numbers) != parts + 1:
             raise ShardingError(
-                f"Dim {dim} of {spec} is cut into {parts} shards, so its offsets are {parts + 1} numbers, the last the "
+                f"Dim {dim} of {spec} is cut into {parts} shards, so it needs {parts + 1} offsets, the last one the "
                 f"dim's size; got {len(numbers)}: {_few(numbers)}."
             )
         if numbers[0] != 0 or any(a > b for a, b in pairwise(numbers)):

@@ -1,4 +1,4 @@
-"""`P`: what a user writes, one entry per tensor dim. Conveniences (None, a bare name) are normalised here, once."""
+"""`P`: a user's spec, one entry per tensor dim. Conveniences (None, a bare name) are normalised here, once."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -39,13 +39,13 @@ def _entry(entry: object) -> tuple[str, ...]:
     for axis in axes:
         if not isinstance(axis, str):
             raise ShardingError(
-                f"{entry!r} can't say how a dim is split. Use None for a whole dim, an axis name, or a tuple of names."
+                f"{entry!r} is an invalid spec entry. Use None (not split), an axis name, or a tuple of names."
             )
     return axes  # type: ignore[return-value]  # checked one by one above
 
 
 def as_spec(spec: object) -> P:
-    """`spec` as a `P`: it is one already, or a sequence of entries."""
+    """Converts a `P` or a sequence of entries to a `P`."""
     if isinstance(spec, P):
         return spec
     if isinstance(spec, str) or not isinstance(spec, Iterable):

@@ -1,7 +1,7 @@
-"""ttnn's mesh API on virtual chips: `import shardwright.ttnn as ttnn`. Tensors are torch's on the host; devices compute alone,
-and what they hold together is known as long as it is the shards of one tensor.
+"""ttnn's mesh API on virtual chips: `import shardwright.ttnn as ttnn`.
 
-`install()` lets code that says `import ttnn` run as it is.
+Host tensors are torch tensors. Devices compute independently; the global tensor is known while the devices hold the
+shards of one tensor. `install()` lets code with `import ttnn` run unchanged.
 """
 
 import sys
@@ -259,7 +259,7 @@ __all__ = [
 
 
 def install() -> None:
-    """Let `import ttnn` and `from models.tt_cnn.tt.pipeline import …` find this package, in this process."""
+    """Makes `import ttnn` and `from models.tt_cnn.tt.pipeline import …` find this package, in this process."""
     sys.modules["ttnn"] = sys.modules[__name__]
     sys.modules["ttnn.model_preprocessing"] = model_preprocessing
     for name in ("models.tt_cnn", "models.tt_cnn.tt", *(() if find_spec("models") else ("models",))):

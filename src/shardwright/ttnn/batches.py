@@ -1,4 +1,4 @@
-"""Batches that don't divide: pad them to a multiple of the devices, and take the padding off again."""
+"""Uneven batches: padding to a multiple of the number of devices, and removing the padding."""
 
 import torch
 
@@ -6,7 +6,7 @@ from shardwright.ttnn.devices import MeshDevice
 
 
 def pad_batch(tensor: torch.Tensor, mesh_device: MeshDevice, dim: int = 0) -> torch.Tensor:
-    """The tensor with its last sample repeated until the batch is a multiple of the devices."""
+    """The tensor with its last sample repeated until the batch is a multiple of the number of devices."""
     missing = -tensor.shape[dim] % mesh_device.get_num_devices()
     if not missing:
         return tensor
@@ -15,5 +15,5 @@ def pad_batch(tensor: torch.Tensor, mesh_device: MeshDevice, dim: int = 0) -> to
 
 
 def unpad_batch(tensor: torch.Tensor, size: int, dim: int = 0) -> torch.Tensor:
-    """The first samples again, as many as there were."""
+    """The first `size` samples: the tensor without its padding."""
     return tensor.narrow(dim, 0, size)

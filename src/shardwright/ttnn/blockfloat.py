@@ -1,4 +1,4 @@
-"""Block floats: 16 neighbours share one exponent, each has a sign and 7 (bfloat8_b) or 3 (bfloat4_b) bits of its own."""
+"""Block floats: 16 neighbours share an exponent; each has a sign and 7 (bfloat8_b) or 3 (bfloat4_b) mantissa bits."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ _CHUNK = 1 << 11  # blocks at a time, so that they stay in the cache
 
 
 def rounded(x: NDArray[np.float32], bits: int, pad_value: float = 0.0) -> NDArray[np.float32]:
-    """The values that remain of floats in blocks of 16 along the last dim, padded to whole tiles.
+    """Rounds floats to blocks of 16 along the last dim, padded to full tiles.
 
     >>> rounded(np.array([1, 0.1, 0.01, 0.001], np.float32), 7).tolist()
     [1.0, 0.09375, 0.015625, 0.0]

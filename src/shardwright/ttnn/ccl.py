@@ -1,4 +1,4 @@
-"""Collectives on a mesh, along one of its axes (`cluster_axis`) or over all its devices. Links change no result."""
+"""Collectives on a mesh, along one of its axes (`cluster_axis`) or over all its devices. Links don't affect results."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,11 +26,11 @@ def _axes(tensor: Tensor, cluster_axis: int | None) -> tuple[str, ...]:
 
 
 def _run(tensor: Tensor, collective: Collective) -> Tensor:
-    """Run a collective; the result's placement is known if the operand's was one that the collective speaks of."""
+    """Runs a collective; the result's sharding is known if it follows from the operand's."""
     try:
         made = as_blocks(tensor.value.apply_collective(collective), tensor.dtype)
     except ShardwrightError as error:
-        raise fatal(str(error).split(". ")[0], "Give a dim that divides, or an axis of the mesh.") from error
+        raise fatal(str(error).split(". ")[0], "Give a dim divisible by the group, or an axis of the mesh.") from error
     note(collective.name, tensor)
     _touched(tensor)
     sharding, shape = _placement(tensor, collective)
@@ -60,7 +60,7 @@ def _placement(tensor: Tensor, collective: Collective) -> tuple[Sharding | None,
 
 
 def _inferred(collective: Collective, tensor: Tensor, sharding: Sharding, shape: tuple[int, ...]) -> Sharding | None:
-    """The result's sharding by the collective's own rule; None where that has no meaning for one sharded tensor."""
+    """The result's sharding by the collective's own rule; None if the rule does not apply to one sharded tensor."""
     try:
         return collective.bind(tensor.mesh, shape, tensor.value.dtype, uneven=True).on(sharding, shape)
     except (CollectiveError, ShardingError):
@@ -70,7 +70,7 @@ def _inferred(collective: Collective, tensor: Tensor, sharding: Sharding, shape:
 def _coords(tensor: Tensor, coord: Sequence[int]) -> None:
     shape = tensor.mesh.shape
     if len(tuple(coord)) != len(shape) or any(not 0 <= a < n for a, n in zip(coord, shape, strict=True)):
-        raise fatal(f"Coordinate {list(coord)} is not in the mesh {list(shape)}", "Give one place per mesh axis.")
+        raise fatal(f"Coordinate {list(coord)} is not in the mesh {list(shape)}", "Give one coordinate per mesh axis.")
 
 
 def all_gather(tensor: Tensor, dim: int, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
@@ -98,7 +98,7 @@ def mesh_partition(tensor: Tensor, dim: int, cluster_axis: int | None = None, **
 
 
 def all_to_all(tensor: Tensor, in_dim: int, out_dim: int, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
-    """Pieces of `in_dim` go to the members of the group, which join what they get along `out_dim`."""
+    """Sends pieces of `in_dim` to the members of the group, which join the received pieces along `out_dim`."""
     check_options("all_to_all", ignored, ("dim", "cluster_axis"))
     return _run(tensor, AllToAll(_axes(tensor, cluster_axis), in_dim, out_dim))
 
@@ -106,7 +106,7 @@ def all_to_all(tensor: Tensor, in_dim: int, out_dim: int, *, cluster_axis: int |
 def broadcast(
     tensor: Tensor, sender_coord: Sequence[int], *, cluster_axis: int | None = None, **ignored: Any
 ) -> Tensor:
-    """Every device of a group gets the tensor of the one at the sender's place."""
+    """Every device of a group gets the tensor of the member at the sender's coordinates."""
     check_options("broadcast", ignored, ("dim", "cluster_axis"))
     axes = _axes(tensor, cluster_axis)
     _coords(tensor, sender_coord)
@@ -115,7 +115,7 @@ def broadcast(
 
 
 def all_broadcast(tensor: Tensor, *, cluster_axis: int | None = None, **ignored: Any) -> list[Tensor]:
-    """For each member of a group its tensor, on all members."""
+    """A list with the tensor of each member of a group, each on all members."""
     check_options("all_broadcast", ignored, ("dim", "cluster_axis"))
     axes = _axes(tensor, cluster_axis)
     sizes = [tensor.mesh.axis(axis).size for axis in axes]

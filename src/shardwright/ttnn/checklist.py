@@ -1,4 +1,4 @@
-"""The multi-device checklist as a tool: watch a run, and say which of its seven points were kept, with the line of code."""
+"""The multi-device checklist as a tool: it watches a run and reports its seven points, with the line of code."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ POINTS = (
     "weights replicated to all devices",
     "inputs sharded along the batch",
     "batch divisible by the devices",
-    "outputs gathered with a fitting composer",
+    "outputs gathered with a matching composer",
     "all devices synchronized before results are read",
     "mesh device closed",
 )
@@ -21,7 +21,7 @@ POINTS = (
 
 @dataclass
 class Point:
-    """One point of the list: kept, broken, or None if the run never came to it."""
+    """One point of the list: True if kept, False if broken, None if the run did not reach it."""
 
     name: str
     kept: bool | None = None
@@ -34,10 +34,10 @@ class Point:
 
 
 class Checklist:
-    """Watches what happens on a mesh between `with` and the block's end; `shape` is the one that is meant.
+    """Watches a mesh during a `with` block; `shape` is the expected mesh shape.
 
-    It is the list for data parallelism: weights are tensors that go whole to every device, inputs those that are cut. A run in
-    tensor parallel breaks points two to four on purpose.
+    The list is for data parallelism: replicated tensors are weights, sharded tensors are inputs. A tensor-parallel run
+    breaks points two to four on purpose.
     """
 
     def __init__(self, mesh_device: MeshDevice, shape: Any = None) -> None:
@@ -55,7 +55,7 @@ class Checklist:
         self.finish()
 
     def finish(self) -> "Checklist":
-        """Look at what can only be told at the end."""
+        """Checks the points that are only known at the end."""
         for at, why in ((1, "no tensor was replicated"), (2, "no tensor was sharded"), (4, "nothing was read back")):
             if self.points[at].kept is None:
                 self._say(at, False, why)
@@ -66,7 +66,7 @@ class Checklist:
 
     def _say(self, at: int, kept: bool, why: str, line: str = "") -> None:
         point = self.points[at]
-        if point.kept is not False:  # what was once broken stays so
+        if point.kept is not False:  # a broken point stays broken
             point.kept, point.why, point.line = kept, why, line
 
     def _watch(self, what: str, subject: Any, line: str, details: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ class Checklist:
             5, self.device.synchronized, "" if self.device.synchronized else "ttnn.synchronize_device comes first", line
         )
         if tensor.sharding is not None and tensor.sharding.partial:
-            self._say(4, False, "devices hold summands that nobody reduced", line)
+            self._say(4, False, "devices hold partial sums that were not reduced", line)
         elif composer is None or isinstance(composer, ListMeshToTensor):
             self._say(4, True, "every device's tensor" if composer else "by its sharding", line)
         elif tensor.sharding is None:
@@ -107,7 +107,7 @@ class Checklist:
 
     @property
     def kept(self) -> bool:
-        """Whether every point was."""
+        """Whether every point was kept."""
         return all(point.kept for point in self.points)
 
     def __str__(self) -> str:

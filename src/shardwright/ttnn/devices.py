@@ -1,4 +1,4 @@
-"""Mesh devices: opened on a system of virtual chips, seen through submeshes, closed again."""
+"""Mesh devices on a system of virtual chips: opening, submeshes, closing."""
 
 import contextlib
 import math
@@ -29,11 +29,11 @@ class MeshShape:
         self.sizes = tuple(int(n) for n in given)
 
     def dims(self) -> int:
-        """How many sizes there are."""
+        """The number of mesh axes."""
         return len(self.sizes)
 
     def mesh_size(self) -> int:
-        """How many devices."""
+        """The number of devices."""
         return math.prod(self.sizes)
 
     def __iter__(self) -> Iterator[int]:
@@ -56,7 +56,7 @@ class MeshShape:
 
 
 class MeshCoordinate(MeshShape):
-    """The place of a device in a mesh."""
+    """The coordinates of a device in a mesh."""
 
 
 class MeshType(Enum):
@@ -67,7 +67,7 @@ class MeshType(Enum):
 
 
 class FabricConfig(Enum):
-    """What connects the chips of the system."""
+    """The connection between the chips of the system."""
 
     DISABLED = "all_to_all"
     FABRIC_1D = "line"
@@ -77,7 +77,7 @@ class FabricConfig(Enum):
 
 @dataclass(frozen=True, order=True)
 class CoreCoord:
-    """The place, or the number, of cores along x and y."""
+    """The position of a core, or the number of cores, along x and y."""
 
     x: int
     y: int
@@ -92,7 +92,7 @@ class CoreGrid:
 
     @property
     def num_cores(self) -> int:
-        """How many cores."""
+        """The number of cores."""
         return self.x * self.y
 
 
@@ -107,7 +107,7 @@ _system = _System()
 
 
 def set_system(system: str | Sequence[int]) -> None:
-    """The chips there are: "n150", "n300", "t3k" (the usual one), "galaxy", or a shape."""
+    """Sets the chips of the system: "n150", "n300", "t3k" (the default), "galaxy", or a shape."""
     if isinstance(system, str) and system not in SYSTEMS:
         raise fatal(f"The system {system!r} is unknown", f"Use one of {', '.join(SYSTEMS)}, or a shape.")
     shape = SYSTEMS[system] if isinstance(system, str) else tuple(int(n) for n in system)
@@ -117,17 +117,17 @@ def set_system(system: str | Sequence[int]) -> None:
 
 
 def get_num_devices() -> int:
-    """How many chips the system has."""
+    """The number of chips of the system."""
     return math.prod(_system.shape)
 
 
 def set_fabric_config(config: FabricConfig, *args: Any, **options: Any) -> None:
-    """How chips are connected, for meshes opened from now on."""
+    """Sets the connection between chips, for meshes opened later."""
     _system.link = config.value
 
 
 class MeshDevice:
-    """A grid of chips, or a part of one: what tensors lie on. Made by `open_mesh_device`."""
+    """A grid of chips, or a part of one, that holds tensors. Made by `open_mesh_device`."""
 
     def __init__(self, mesh: Mesh, parent: "MeshDevice | None" = None) -> None:
         self.mesh = mesh
@@ -140,11 +140,11 @@ class MeshDevice:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it, or a mesh it is a part of, is closed."""
+        """Whether this mesh or a parent mesh is closed."""
         return self.closed or (self.parent is not None and self.parent.is_closed)
 
     def view(self, shape: tuple[int, ...], offset: tuple[int, ...] | None = None) -> "MeshDevice":
-        """A part of the mesh, or its chips in another form, that is no submesh of its own: its tensors are the mesh's."""
+        """A part of the mesh, or its chips in another shape; not a submesh: its tensors belong to this mesh."""
         if len(shape) == len(self.mesh.shape) and all(a <= b for a, b in zip(shape, self.mesh.shape, strict=True)):
             part = MeshDevice(self.mesh.submesh(shape, offset or (0,) * len(shape)), self)
         else:
@@ -154,7 +154,7 @@ class MeshDevice:
 
     @property
     def shape(self) -> MeshShape:
-        """Its sizes."""
+        """The shape of the mesh."""
         return MeshShape(self.mesh.shape)
 
     @property
@@ -171,7 +171,7 @@ class MeshDevice:
         return CoreCoord(DRAM_VIEWS, 1)
 
     def get_num_devices(self) -> int:
-        """How many chips it has."""
+        """The number of chips of the mesh."""
         return self.mesh.size
 
     def get_device_ids(self) -> list[int]:
@@ -180,15 +180,15 @@ class MeshDevice:
 
     @bounded
     def get_device_id(self, coord: Sequence[int]) -> int:
-        """The id of the chip at some coordinates."""
+        """The id of the chip at these coordinates."""
         return self.mesh.index(tuple(coord))
 
     def id(self) -> int:
-        """A number of its own."""
+        """A unique number."""
         return id(self)
 
     def get_submeshes(self) -> list["MeshDevice"]:
-        """The submeshes that are open."""
+        """The open submeshes."""
         found = (child() for child in self._children)
         return [child for child in found if child is not None and not child.closed]
 
@@ -247,11 +247,11 @@ class MeshDevice:
         self.mesh = _mesh(size, self.get_device_ids(), _kind(self.mesh))
 
     def quiesce_devices(self) -> None:
-        """Wait until all chips are done: virtual ones always are."""
+        """Waits until all chips are done; virtual chips always are."""
         self.synchronized = True
 
     def check_open(self, what: str) -> None:
-        """Refuse to use a mesh that is closed."""
+        """Raises an error if the mesh is closed."""
         if self.is_closed:
             raise fatal(f"Can't {what} a mesh device that is closed", "Do it before ttnn.close_mesh_device(…).")
 
@@ -280,7 +280,7 @@ def open_mesh_device(
     worker_l1_size: int = 0,
     mesh_type: MeshType | None = None,
 ) -> MeshDevice:
-    """A mesh of the system's chips: of a shape, or all of them.
+    """Opens a mesh of a given shape, or of all chips of the system.
 
     >>> device = open_mesh_device(MeshShape(1, 2))
     >>> device, device.get_device_ids()
@@ -316,7 +316,7 @@ def open_mesh_device(
 
 
 def _chips(shape: tuple[int, ...], offset: tuple[int, ...] | None) -> list[int]:
-    """The ids of a rectangle of the system, turned if only that fits; of a line or another shape the first ones."""
+    """The ids of a rectangle of the system, rotated if necessary; for a line or another shape the first ids."""
     system = _system.shape
     start = offset or (0,) * len(shape)
     table = Mesh({f"m{i}": n for i, n in enumerate(system)}).ids()
@@ -333,18 +333,18 @@ def _chips(shape: tuple[int, ...], offset: tuple[int, ...] | None) -> list[int]:
             )
     elif offset is not None:
         raise fatal(
-            f"The offset {list(start)} is for another rank than the system {MeshShape(system)}",
-            "Give a shape of its rank.",
+            f"The offset {list(start)} has another rank than the system {MeshShape(system)}",
+            "Give a shape and an offset of that rank.",
         )
     return [int(i) for i in table.ravel()[: math.prod(shape)]]
 
 
 def close_mesh_device(mesh_device: MeshDevice) -> None:
-    """Close a mesh; its submeshes must be closed before."""
+    """Closes a mesh; its submeshes must be closed first."""
     open_parts = mesh_device.get_submeshes()
     if open_parts:
         raise fatal(
-            f"{mesh_device} has {len(open_parts)} submeshes that are open",
+            f"{mesh_device} has {len(open_parts)} open submeshes",
             "Close submeshes before the mesh they belong to.",
         )
     mesh_device.closed = True
@@ -354,7 +354,7 @@ def close_mesh_device(mesh_device: MeshDevice) -> None:
 
 @contextlib.contextmanager
 def create_mesh_device(*args: Any, **options: Any) -> Iterator[MeshDevice]:
-    """A mesh for the length of a `with` block."""
+    """A mesh that is open during a `with` block."""
     device = open_mesh_device(*args, **options)
     try:
         yield device
@@ -375,14 +375,14 @@ synchronize_mesh_device = synchronize_device
 
 
 def the_mesh(given: MeshDevice | None, what: str) -> MeshDevice:
-    """The mesh that is meant: the one given, or the only one open."""
+    """The given mesh, or the only open mesh."""
     if given is not None:
         given.check_open(f"use {what} on")
         return given
     if len(_system.opened) != 1:
         raise fatal(
             f"{what} without a mesh device needs exactly one open mesh; {len(_system.opened)} are open",
-            "Name the mesh device.",
+            "Pass the mesh device.",
         )
     only: MeshDevice = _system.opened[0]
     return only

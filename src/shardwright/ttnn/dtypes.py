@@ -1,4 +1,4 @@
-"""The dtypes and layouts of ttnn, and how they are held: in NumPy's arrays here, in torch's tensors for users."""
+"""The dtypes and layouts of ttnn: stored in NumPy arrays, given to users as torch tensors."""
 
 from enum import Enum
 from typing import Any
@@ -13,7 +13,7 @@ from shardwright.ttnn.errors import fatal
 
 
 class DataType(Enum):
-    """What the elements of a tensor are."""
+    """The dtype of a tensor's elements."""
 
     BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
@@ -26,12 +26,12 @@ class DataType(Enum):
 
     @property
     def is_block(self) -> bool:
-        """Whether neighbours share an exponent."""
+        """Whether neighbouring elements share an exponent."""
         return self.value in BITS
 
 
 class Layout(Enum):
-    """How a device lays a tensor out: row by row, or in tiles of 32 × 32."""
+    """The memory order of a tensor on a device: row by row, or in tiles of 32 × 32."""
 
     ROW_MAJOR = "row_major"
     TILE = "tile"
@@ -60,7 +60,7 @@ _TORCHS = {
 
 
 def dtype_of(tensor: torch.Tensor) -> DataType:
-    """The dtype that a host tensor has on devices when nobody names one."""
+    """The default dtype of a host tensor on devices."""
     found = _TORCHS.get(tensor.dtype)
     if found is None:
         raise fatal(f"Unsupported data type {tensor.dtype}", "Convert the tensor first, for example with .float().")
@@ -81,21 +81,21 @@ def as_torch(array: NDArray[Any]) -> torch.Tensor:
 
 
 def held_as(host: NDArray[Any], dtype: DataType) -> NDArray[Any]:
-    """Elements as a dtype has them, but for block floats, whose blocks are known only once there are shards."""
+    """Converts elements to a dtype; block floats are rounded later, because their blocks depend on the shards."""
     wanted = _HELD[dtype]
     if dtype.is_block and host.dtype not in (np.dtype(np.float32), _BF16):
-        host = host.astype(np.float32).astype(_BF16)  # everything else goes through bfloat16 first
+        host = host.astype(np.float32).astype(_BF16)  # all other dtypes are converted to bfloat16 first
     with np.errstate(over="ignore", invalid="ignore"):
         return host if host.dtype == wanted else host.astype(wanted)
 
 
 def in_blocks(shard: NDArray[Any], dtype: DataType, pad_value: float = 0.0) -> NDArray[Any]:
-    """A shard of a dtype: of a block float what remains of its elements."""
+    """A shard in a dtype; for block floats its elements are rounded."""
     return rounded(shard, BITS[dtype.value], pad_value) if dtype.is_block else shard
 
 
 def bytes_of(shape: tuple[int, ...], dtype: DataType, layout: Layout) -> int:
-    """What a shard of a shape takes on a device, tiles padded."""
+    """The bytes of a shard on a device, with padded tiles."""
     sizes = list(shape)
     if layout is Layout.TILE:
         sizes = [1] * (2 - len(sizes)) + sizes

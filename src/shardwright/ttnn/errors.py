@@ -1,4 +1,4 @@
-"""Errors as the hardware's library raises them: a `RuntimeError` with its text, and a second sentence that says what to do."""
+"""Errors as the real ttnn raises them: a `RuntimeError` with its text, then a sentence with the fix."""
 
 import difflib
 import functools
@@ -11,16 +11,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class TtnnError(ShardwrightError, RuntimeError):
-    """Whatever the hardware's library would refuse."""
+    """An error that the real ttnn would raise."""
 
 
 def fatal(text: str, advice: str) -> TtnnError:
-    """The error with a text and what to do about it."""
+    """The error with a text and a fix."""
     return TtnnError(f"{text.rstrip('.')}. {advice}")
 
 
 def bounded(function: F) -> F:
-    """A function of ttnn: whatever goes wrong inside is an error of ttnn's, with what it was called with."""
+    """Decorates a ttnn function: any exception inside becomes a TtnnError with the function's name."""
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
@@ -37,7 +37,7 @@ def bounded(function: F) -> F:
     return cast(F, run)
 
 
-# What real functions take and what changes nothing here.
+# Keywords of the real functions that have no effect here.
 _IGNORED = frozenset(
     """memory_config dtype program_config compute_kernel_config compute_config conv_config core_grid queue_id output_tensor
     optional_output_tensor num_links topology slice_config layout subdevice_id multi_device_global_semaphore barrier_semaphore
@@ -47,7 +47,7 @@ _IGNORED = frozenset(
 
 
 def check_options(name: str, options: dict[str, Any], known: tuple[str, ...] = ()) -> None:
-    """Refuse keywords that no such function takes: a misspelt one would be silently forgotten."""
+    """Raises an error for unknown keywords: a misspelt keyword would be silently ignored."""
     for key in options:
         if key not in _IGNORED and key not in known:
             close = difflib.get_close_matches(key, [*known, *_IGNORED], n=1)

@@ -1,4 +1,4 @@
-"""Mappers, from a host tensor to shards on a mesh, and composers, back: values that name tensor dims by mesh axes."""
+"""Mappers, from a host tensor to shards on a mesh, and composers, the inverse: each gives a tensor dim per mesh axis."""
 
 import contextlib
 import math
@@ -24,16 +24,16 @@ class PlacementShard:
 
 @dataclass(frozen=True)
 class PlacementPartial:
-    """Along this mesh axis every device holds a summand: reduce it."""
+    """Along this mesh axis every device holds a partial sum, to be reduced."""
 
 
 @dataclass(frozen=True)
 class PlacementReplicate:
-    """Along this mesh axis all devices hold the same."""
+    """Along this mesh axis all devices hold the same data."""
 
 
 class Mapper:
-    """Which tensor dim each axis of a mesh splits; None where it replicates."""
+    """The tensor dim that each axis of a mesh splits; None if it replicates."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Mapper:
         self.offset = None if offset is None else tuple(offset)
 
     def mesh_device(self, default: MeshDevice | None = None) -> MeshDevice:
-        """The mesh it maps to, of a smaller shape a part of it: its own, the one given, or the only one open."""
+        """The target mesh, or a part of it for a smaller shape: its own, the default, or the only open mesh."""
         device = the_mesh(self.device or default, type(self).__name__)
         if (
             default is not None
@@ -63,7 +63,7 @@ class Mapper:
         return device.view(_checked_shape(self.mesh_shape, tuple(device.shape), self.offset), self.offset)
 
     def sharding(self, device: MeshDevice, shape: tuple[int, ...]) -> Sharding:
-        """Where a tensor of a shape lies."""
+        """The sharding of a tensor of this shape."""
         rank, mesh = len(shape), device.mesh
         entries: list[tuple[str, ...]] = [()] * rank
         if self.flat is not None:
@@ -90,7 +90,7 @@ class Mapper:
 def _checked_shape(
     given: tuple[int, ...], own: tuple[int, ...], offset: tuple[int, ...] | None = None
 ) -> tuple[int, ...]:
-    """A mesh shape that was given: one that fits in the mesh's, or one with as many devices in another form."""
+    """A valid mesh shape: it fits in the mesh's shape, or has the same number of devices."""
     start = offset or (0,) * len(given)
     if len(given) == len(own) and all(a + n <= full for a, n, full in zip(start, given, own, strict=True)):
         return given
@@ -98,7 +98,7 @@ def _checked_shape(
         return given
     raise fatal(
         f"The size of the supplied mesh shape {MeshShape(given)} does not match the device shape size {MeshShape(own)}",
-        "Give the mesh's own shape, a smaller one of the same rank, or another form of as many devices.",
+        "Give the mesh's own shape, a smaller one of the same rank, or another shape with as many devices.",
     )
 
 
@@ -155,7 +155,7 @@ class MeshMapperConfig:
 
 
 def create_mesh_mapper(mesh_device: MeshDevice | None, config: MeshMapperConfig) -> Mapper:
-    """The mapper of a configuration."""
+    """The mapper for a configuration."""
     dims = [p.dim if isinstance(p, PlacementShard) else None for p in config.placements]
     return Mapper(mesh_device, dims, config.mesh_shape, offset=config.mesh_offset)
 
@@ -164,8 +164,7 @@ def create_mesh_mapper(mesh_device: MeshDevice | None, config: MeshMapperConfig)
 
 
 class Composer:
-    """How the tensors of a mesh's devices become one: `dims[i]` is where those along mesh axis i are joined, None takes
-    the first of them."""
+    """Joins the tensors of a mesh's devices: along mesh axis i by dim `dims[i]`; None keeps the first copy."""
 
     def __init__(
         self,
@@ -178,7 +177,7 @@ class Composer:
         self.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
 
     def places(self, shape: tuple[int, ...], rank: int) -> list[int | None]:
-        """For each mesh axis the dim along which it is joined, checked; of all devices together, one dim."""
+        """The checked join dim of each mesh axis; a single dim joins all devices."""
         if self.flat is not None:
             return [_dim(self.flat, rank, [self.flat])]
         given = list(self.dims or ())
@@ -186,18 +185,18 @@ class Composer:
         if len(given) != len(used):
             raise fatal(
                 f"The number of dims {len(given)} does not match the number of mesh axes {len(used)}",
-                "Give one entry per mesh axis, None to take one copy.",
+                "Give one entry per mesh axis, None to keep one copy.",
             )
         places = [None if d is None else _dim(d, rank, given) for d in given]
         named = [d for d in places if d is not None]
         if len(set(named)) < len(named):
-            raise fatal("dims must be unique", f"Got {tuple(given)}; join each mesh axis along a dim of its own.")
+            raise fatal("dims must be unique", f"Got {tuple(given)}; join each mesh axis along a different dim.")
         if self.mesh_shape is not None:
             _checked_shape(self.mesh_shape, shape)
         return places
 
     def compose(self, shape: tuple[int, ...], tensors: list[torch.Tensor]) -> Any:
-        """The tensors of a grid of devices, row by row, as one."""
+        """Joins the tensors of a grid of devices, given row by row."""
         places = self.places(shape, tensors[0].ndim)
         if self.flat is not None:
             return torch.cat(tensors, dim=places[0] or 0)
@@ -209,7 +208,7 @@ class Composer:
 def _joined(
     tensors: list[torch.Tensor], shape: tuple[int, ...], used: tuple[int, ...], places: Sequence[int | None]
 ) -> torch.Tensor:
-    """One tensor in which each device's has its place: those along a mesh axis follow one another along a dim."""
+    """One tensor with all devices' tensors: along each mesh axis they are concatenated along its dim."""
     grid = np.arange(len(tensors)).reshape(shape)
     counts = [1 if place is None else min(n, k) for n, k, place in zip(shape, used, places, strict=True)]
     cuts: dict[int, list[int]] = {}
@@ -235,14 +234,14 @@ def _joined(
 
 
 class ConcatMeshToTensor(Composer):
-    """All devices' tensors joined along a dim, row by row; of a replicated tensor that is a copy from each."""
+    """Joins all devices' tensors along a dim, row by row; a replicated tensor gives one copy per device."""
 
     def __init__(self, mesh_device: MeshDevice | None = None, dim: int = 0) -> None:
         super().__init__(mesh_device, None, flat=dim)
 
 
 class ConcatMesh2dToTensor(Composer):
-    """Those along mesh axis i are joined along `dims[i]`, replicated or not; None takes one copy."""
+    """Joins the tensors along mesh axis i by dim `dims[i]`, replicated or not; None keeps one copy."""
 
     def __init__(
         self, mesh_device: MeshDevice | None = None, mesh_shape: Any = None, dims: Sequence[int | None] = ()
@@ -274,7 +273,7 @@ class MeshComposerConfig:
 
 
 def create_mesh_composer(mesh_device: MeshDevice | None, config: MeshComposerConfig) -> Composer:
-    """The composer of a configuration."""
+    """The composer for a configuration."""
     return Composer(mesh_device, config.dims, config.mesh_shape)
 
 
@@ -285,7 +284,7 @@ _defaults: ContextVar[tuple[Mapper | None, Composer | None]] = ContextVar("defau
 
 @contextlib.contextmanager
 def distribute(default: Mapper | Composer) -> Iterator[None]:
-    """Inside, `from_torch` uses a mapper, or `to_torch` a composer, that nobody has to name."""
+    """Inside, `from_torch` uses this mapper, or `to_torch` this composer, by default."""
     mapper, composer = _defaults.get()
     token = _defaults.set((default, composer) if isinstance(default, Mapper) else (mapper, default))
     try:

@@ -1,4 +1,4 @@
-"""Where a device keeps a tensor: memory configurations, and how full each device is."""
+"""Device memory: memory configurations, and the memory use of each device."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from shardwright.ttnn.errors import fatal
 
 
 class ShardStrategy(Enum):
-    """Which way a tensor is cut over the cores of a device."""
+    """How a tensor is cut over the cores of a device."""
 
     HEIGHT = "height"
     WIDTH = "width"
@@ -19,14 +19,14 @@ class ShardStrategy(Enum):
 
 
 class ShardOrientation(Enum):
-    """In which order cores take the pieces."""
+    """The order in which cores get the pieces."""
 
     ROW_MAJOR = "row_major"
     COL_MAJOR = "col_major"
 
 
 class BufferType(Enum):
-    """Which memory."""
+    """The kind of memory."""
 
     DRAM = "dram"
     L1 = "l1"
@@ -34,7 +34,7 @@ class BufferType(Enum):
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    """A memory, and for sharded buffers the piece of each core."""
+    """A kind of memory and, for sharded buffers, the piece of each core."""
 
     buffer_type: BufferType
     strategy: ShardStrategy | None = None
@@ -94,14 +94,14 @@ def create_sharded_memory_config(
     if height % over[0] or width % over[1]:
         raise fatal(
             "Invalid sharding core_grid",
-            f"A tensor of {height} rows and {width} columns is not cut evenly in {over[0]} × {over[1]} pieces.",
+            f"A tensor of {height} rows and {width} columns is not divisible into {over[0]} × {over[1]} pieces.",
         )
     return MemoryConfig(memory, strategy, (height // over[0], width // over[1]), grid, order)
 
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """How full each device is: bytes by tensor, the balance between devices, and what does not fit."""
+    """The memory use of each device: bytes by tensor, the balance between devices, and what does not fit."""
 
     rows: tuple[tuple[str, str, int], ...]  # tensor, memory, bytes on the device with the largest shard
     by_device: dict[str, dict[int, int]]  # memory -> device -> bytes
@@ -114,12 +114,12 @@ class MemoryReport:
 
     @property
     def too_much(self) -> tuple[str, ...]:
-        """The memories that would not hold their tensors."""
+        """The memories that are too small for their tensors."""
         return tuple(name for name, used in self.total.items() if used > self.room[name])
 
     @property
     def balance(self) -> float:
-        """The fullest device against the average: 1 where all hold the same."""
+        """The fullest device relative to the average: 1 if all hold equally much."""
         devices = {d for used in self.by_device.values() for d in used}
         sums = [sum(used.get(d, 0) for used in self.by_device.values()) for d in sorted(devices)]
         return max(sums) * len(sums) / sum(sums) if sum(sums) else 1.0
@@ -133,7 +133,7 @@ class MemoryReport:
 
 
 def memory_report(mesh_device: MeshDevice) -> MemoryReport:
-    """What tensors take on each device of a mesh, whether they lie on it, on a part of it, or on what it is a part of."""
+    """The memory use of each device of a mesh, including the tensors of its submeshes and its parent meshes."""
     top = mesh_device
     while top.parent is not None:
         top = top.parent

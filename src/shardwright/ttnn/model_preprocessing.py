@@ -1,4 +1,4 @@
-"""Parameters of a torch model as tensors for a mesh: by custom preprocessors where given, by usual ones elsewhere."""
+"""Parameters of a torch model as tensors for a mesh: by a custom preprocessor if given, else by the default ones."""
 
 import inspect
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from shardwright.ttnn.tensors import Tensor, from_torch, to_device
 
 
 class ParameterDict(dict[str, Any]):
-    """A dict whose entries are attributes too."""
+    """A dict whose entries are also attributes."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
@@ -31,7 +31,7 @@ def preprocess_linear_bias(bias: torch.Tensor, *, dtype: Any = bfloat16, layout:
 
 
 def _usual(model: torch.nn.Module, convert: bool) -> ParameterDict | None:
-    """The parameters of modules that are known; None for others."""
+    """The parameters of a known module type; None for other types."""
     if not convert:
         return None
     if isinstance(model, torch.nn.Linear):
@@ -94,11 +94,11 @@ def preprocess_model_parameters(
     device: Any = None,
     prefix: str = "",
 ) -> ParameterDict:
-    """The parameters of a model as tensors: Linear (weight transposed), LayerNorm and Embedding as devices want them, others
-    as they are, floats in bfloat16.
+    """The parameters of a model as tensors; floats become bfloat16.
 
-    `custom_preprocessor(model, name[, ttnn_module_args][, convert_to_ttnn])` is asked first, from the root on; what it gives
-    stands for that part of the model. The mapper reaches it by closure or by `ttnn.distribute`.
+    Linear (weight transposed), LayerNorm and Embedding are converted to the form that devices need, others stay as they are.
+    `custom_preprocessor(model, name[, ttnn_module_args][, convert_to_ttnn])` is called first, from the root on; its result
+    replaces that part of the model. It gets a mapper by closure or from `ttnn.distribute`.
     """
     if initialize_model is None:
         raise fatal("initialize_model must be given", "Pass initialize_model=lambda: model.")

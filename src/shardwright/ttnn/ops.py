@@ -1,4 +1,4 @@
-"""Operations: every device computes on its own tensor, with torch; placements follow from the rules of the table."""
+"""Operations: every device computes on its own tensor, with torch; shardings follow from the rules of the table."""
 
 import itertools
 import math
@@ -25,7 +25,7 @@ Local = Callable[..., torch.Tensor]
 
 
 def _each(function: Local, operands: Sequence[Tensor], dtype: DataType) -> PerDevice:
-    """Apply a function to the tensors of each device; devices that hold the same compute it once."""
+    """Applies a function to the tensors of each device; equal inputs are computed once."""
     mesh = operands[0].mesh
     for other in operands[1:]:
         if other.mesh != mesh:
@@ -49,7 +49,7 @@ def _each(function: Local, operands: Sequence[Tensor], dtype: DataType) -> PerDe
 
 
 def _working(tensor: torch.Tensor, dtype: DataType) -> torch.Tensor:
-    """What is computed with: floats in float32, integers wide enough to index with."""
+    """A tensor in the dtype for computing: float32 for floats, an index dtype for integers."""
     if tensor.dtype.is_floating_point:
         return tensor.float()
     return tensor.long() if dtype in (DataType.UINT16, DataType.UINT32, DataType.UINT8, DataType.INT32) else tensor
@@ -71,7 +71,7 @@ Place = tuple[Sharding, tuple[int, ...]] | None  # the sharding of one tensor an
 
 
 def _known(name: str, attrs: Attrs, operands: Sequence[Any]) -> Place:
-    """The place of the result of an operation of the table, if every device has all it needs for its own part."""
+    """The place of a table operation's result; None if a device lacks data for its own part."""
     if any(isinstance(t, Tensor) and t.sharding is None for t in operands):
         return None
     kinds = [
@@ -81,13 +81,13 @@ def _known(name: str, attrs: Attrs, operands: Sequence[Any]) -> Place:
     try:
         problem, _ = problem_of(OPS[name], kinds, attrs)
         results = result_without_moves(problem)
-    except ShardwrightError:  # as one tensor they don't fit, though devices' own may
+    except ShardwrightError:  # the global shapes don't match, though the local shapes may
         return None
     return None if results is None else (results[0], problem.rule.out_shape(0))
 
 
 def _along(tensor: Tensor, dims: Sequence[int]) -> Place:
-    """The place of a result of the operand's shape, if the dims that an operation combines are whole."""
+    """The place of a result of the operand's shape; None if a dim that the operation combines is split."""
     return (
         _known("fftn", Attrs(axis=tuple(d % len(tensor.shape) for d in dims)), (tensor,)) if _settled(tensor) else None
     )
@@ -98,7 +98,7 @@ def _settled(tensor: Tensor) -> bool:
 
 
 def _samples(operands: Sequence[Tensor], result: PerDevice) -> Place:
-    """The place of the result of an operation that treats every sample alone, if only samples are split."""
+    """The place of the result of an operation on independent samples; None if other dims are split."""
     if any(not _settled(t) for t in operands):
         return None
     names = [[f"{i}.{d}" for d in range(len(t.global_shape))] for i, t in enumerate(operands)]
@@ -115,7 +115,7 @@ def _samples(operands: Sequence[Tensor], result: PerDevice) -> Place:
 
 
 def _reduced(tensor: Tensor, dims: Sequence[int], keepdim: bool, linear: bool) -> Place:
-    """The place of sums over dims; averages are only known if the dims are whole."""
+    """The place of sums over dims; averages are only known if the dims are not split."""
     attrs = Attrs(axis=tuple(dims), keepdims=keepdim, dtype=tensor.value.dtype)
     place = _known("sum", attrs, (tensor,))
     if place is None or tensor.sharding is None or (not linear and place[0].partial != tensor.sharding.partial):
@@ -138,7 +138,7 @@ def _op(function: Local, operands: Sequence[Tensor], where: Any, options: dict[s
     made = _each(function, operands, dtype)
     place = where(made) if callable(where) else where
     if place is not None and layout_of(*place).local_shape != tuple(made.lanes.local_shape):
-        place = None  # devices made something else than their parts of that tensor
+        place = None  # the local results are not the shards of that tensor
     device = first.device()
     if device is not None:
         device.synchronized = False
@@ -156,14 +156,14 @@ def _binary(name: str, function: Callable[[Any, Any], Any]) -> Callable[..., Ten
             )
         if isinstance(b, float) and a.dtype.value[:4] in ("uint", "int3") and "dtype" not in options:
             raise fatal(
-                f"{name} of {a.dtype.value} and the float {b} would be cut off",
-                "Say dtype=ttnn.float32, or typecast first.",
+                f"{name} of {a.dtype.value} and the float {b} would truncate the result",
+                "Pass dtype=ttnn.float32, or typecast first.",
             )
         place = None if activation and not _settled(a) else _known(name, Attrs(), (a, b))
         return _op(lambda x: act(function(x, b)), (a,), place, options)
 
     run.__name__ = name
-    run.__doc__ = f"`{name}` of every element; operands broadcast, and the second may be a number."
+    run.__doc__ = f"`{name}` of every element; operands broadcast, and the second may be a scalar."
     return run
 
 
@@ -197,7 +197,7 @@ exp, sqrt, rsqrt, neg = (
 
 
 def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False, **options: Any) -> Tensor:
-    """Products of matrices. Devices that hold parts of the inner dim each make a summand: reduce it with a collective."""
+    """Matrix products. If the inner dim is split, each device computes a partial sum: reduce it with a collective."""
 
     def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.matmul(x.mT if transpose_a else x, y.mT if transpose_b else y)
@@ -214,7 +214,7 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
 def linear(
     a: Tensor, weight: Tensor, *, bias: Tensor | None = None, activation: str | None = None, **options: Any
 ) -> Tensor:
-    """a @ weight + bias, then perhaps an activation; the weight is `in, out`."""
+    """a @ weight + bias, then an optional activation; the weight is `in, out`."""
     if activation is not None and activation not in _ACTIVATIONS:
         raise fatal(f"linear: the activation {activation!r} is unknown", f"Use one of {', '.join(_ACTIVATIONS)}.")
     made = matmul(a, weight, **options)
@@ -249,7 +249,7 @@ def rms_norm(tensor: Tensor, *, epsilon: float = 1e-12, weight: Tensor | None = 
 
 
 def embedding(indices: Tensor, weight: Tensor, **options: Any) -> Tensor:
-    """Rows of a table by number."""
+    """Rows of a table by index."""
     options.setdefault("dtype", weight.dtype)
     return _op(
         lambda i, w: F.embedding(i, w), (indices, weight), lambda made: _samples((indices, weight), made), options
@@ -275,8 +275,10 @@ def conv2d(
     return_output_dim: bool = False,
     **options: Any,
 ) -> Any:
-    """A convolution of images `1, 1, batch·height·width, channels` (or `batch, height, width, channels`), as devices lay them
-    out; the weight is `out, in, height, width`. Sizes are those of one device."""
+    """A convolution of images `1, 1, batch·height·width, channels` or `batch, height, width, channels`.
+
+    The weight is `out, in, height, width`. Sizes are per device.
+    """
 
     flat = _flat(input_tensor, (input_height, input_width, in_channels), "conv2d")
 
@@ -298,14 +300,14 @@ def conv2d(
 
 
 def _flat(tensor: Tensor, image: tuple[int, int, int], what: str) -> bool:
-    """Whether images are laid out as rows, `1, 1, batch·height·width, channels`; refuses what is no whole number of them."""
+    """Whether images have the form `1, 1, batch·height·width, channels`; raises an error for incomplete images."""
     shape = tuple(tensor.shape)
     if len(shape) == 4 and shape[1:] == image:
         return False
     if len(shape) == 4 and shape[:2] == (1, 1) and shape[3] == image[2] and shape[2] % (image[0] * image[1]) == 0:
         return True
     raise fatal(
-        f"{what}: {list(shape)} on a device are no images of height, width and channels {list(image)}",
+        f"{what}: {list(shape)} on a device does not hold images of height, width and channels {list(image)}",
         "Split the batch only, and give the sizes of one image.",
     )
 
@@ -322,7 +324,7 @@ def max_pool2d(
     dilation: Any = 1,
     **options: Any,
 ) -> Tensor:
-    """The maximum of each window, of images laid out as `conv2d` has them."""
+    """The maximum of each window, of images in the form that `conv2d` takes."""
 
     flat = _flat(input_tensor, (input_h, input_w, channels), "max_pool2d")
 
@@ -340,13 +342,13 @@ def global_avg_pool2d(tensor: Tensor, **options: Any) -> Tensor:
 
 
 def reshape(tensor: Tensor, shape: Sequence[int], **options: Any) -> Tensor:
-    """Another shape for each device's tensor; one size may be -1. Devices that hold fewer samples keep them."""
+    """Another shape for each device's tensor; one size may be -1. Devices with fewer samples keep their number."""
     sizes, total = tuple(int(n) for n in shape), math.prod(tensor.shape)
     known = math.prod(n for n in sizes if n != -1)
     fits = known == total if -1 not in sizes else sizes.count(-1) == 1 and known > 0 and total % known == 0
     if not fits:
         raise fatal(
-            f"reshape: {list(tensor.shape)} has {total} elements on a device and does not become {list(sizes)}",
+            f"reshape: {list(tensor.shape)} has {total} elements on a device, which don't fit the shape {list(sizes)}",
             "Give the shape of one device's tensor.",
         )
     full = tuple(total // known if n == -1 else n for n in sizes)
@@ -408,7 +410,7 @@ def _dims_of(tensor: Tensor, dim: Any, what: str) -> tuple[int, ...]:
 
 
 def deallocate(tensor: Tensor, force: bool = True) -> None:
-    """Let a tensor's memory go: it can't be read any more."""
+    """Frees a tensor's memory; the tensor can't be read afterwards."""
     device = tensor.device()
     tensor.gone = True
     if device is not None:
@@ -416,15 +418,15 @@ def deallocate(tensor: Tensor, force: bool = True) -> None:
 
 
 def as_local(tensor: Tensor) -> list[torch.Tensor]:
-    """Every device's tensor, for looking at."""
+    """Every device's tensor, for inspection."""
     return [as_torch(np.array(x)) for x in tensor.value.values()]
 
 
 def zeros_like(tensor: Tensor, *, memory_config: MemoryConfig | None = None, **options: Any) -> Tensor:
-    """Zeros where another tensor lies."""
+    """Zeros with the shape, dtype and sharding of another tensor."""
     place = (tensor.sharding, tensor._global) if tensor.sharding is not None else None
     return _op(torch.zeros_like, (tensor,), place, {**options, "memory_config": memory_config})
 
 
 for _name, _function in {"add": add, "sub": subtract, "mul": multiply, "truediv": divide, "matmul": matmul}.items():
-    setattr(Tensor, f"__{_name}__", _function)  # x + y, as real tensors have it
+    setattr(Tensor, f"__{_name}__", _function)  # x + y, as in the real ttnn

@@ -1,4 +1,4 @@
-"""`Tensor`: what each device of a mesh holds, and what it means as one tensor; from torch and back."""
+"""`Tensor`: one tensor per device of a mesh, with its global meaning; conversion from and to torch."""
 
 import functools
 import hashlib
@@ -49,10 +49,10 @@ HOST = Mesh(host=1)
 
 
 class Tensor:
-    """A tensor on the devices of a mesh (or on the host, cut as if it were): each holds one, of `shape`.
+    """A tensor on the devices of a mesh, or on the host and already cut: each device has one, of `shape`.
 
-    `global_shape` and `sharding` say what they are together, as long as that is known: real devices compute alone, and what
-    they then hold need not be the shards of one tensor.
+    `global_shape` and `sharding` describe the global tensor while it is known. Devices compute independently, so their
+    results need not be the shards of one tensor.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Tensor:
 
     @property
     def value(self) -> PerDevice:
-        """What each device holds; refused once its mesh is closed."""
+        """What each device holds; raises an error after its mesh is closed."""
         if self.gone:
             raise fatal(f"{self} was deallocated", "Read it before ttnn.deallocate(…).")
         if self._device is not None and self._device.is_closed:
@@ -88,23 +88,23 @@ class Tensor:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The shapes that devices hold; more than one where shards are uneven."""
+        """The shapes that devices hold; more than one if shards are uneven."""
         return self._value.lanes.shapes()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape on each device; of uneven shards the first device's, which is the largest."""
+        """The shape on each device; for uneven shards that of the first device, which is the largest."""
         return tuple(self._value.lanes.local_shape)
 
     @property
     def global_shape(self) -> tuple[int, ...]:
-        """The shape of all devices' tensors as one."""
+        """The shape of the global tensor."""
         if self._global is None:
             raise fatal(f"{self} is no longer the shards of one tensor", "Gather or reduce it with a collective.")
         return self._global
 
     def device(self) -> MeshDevice | None:
-        """The mesh it lies on; None on the host."""
+        """The mesh device that holds it; None on the host."""
         return self._device
 
     @property
@@ -113,16 +113,16 @@ class Tensor:
         return self._value.mesh
 
     def memory_config(self) -> MemoryConfig:
-        """Where devices keep it."""
+        """The memory that holds it on each device."""
         return self._memory
 
     @property
     def device_bytes(self) -> int:
-        """What it takes on the device with the largest shard."""
+        """Its bytes on the device with the largest shard."""
         return bytes_of(self.shape, self.dtype, self.layout)
 
     def bytes_by_device(self) -> dict[int, int]:
-        """What it takes on each device, by its id."""
+        """Its bytes on each device, by device id."""
         pairs = zip(self.mesh.device_ids, self._value.values(), strict=True)
         return {device: bytes_of(x.shape, self.dtype, self.layout) if x.size else 0 for device, x in pairs}
 
@@ -133,7 +133,7 @@ class Tensor:
     def like(
         self, value: PerDevice, sharding: Sharding | None, global_shape: tuple[int, ...] | None, **changes: Any
     ) -> "Tensor":
-        """Another tensor on the same mesh."""
+        """A new tensor on the same mesh."""
         dtype = changes.get("dtype", self.dtype)
         layout = changes.get("layout", self.layout)
         memory = changes.get("memory", self._memory)
@@ -159,7 +159,7 @@ class TensorTopology:
         self._tensor = tensor
 
     def placements(self) -> list[Any]:
-        """For each mesh axis which dim it splits, or that it replicates."""
+        """For each mesh axis the dim that it splits, or a replicate placement."""
         sharding = self._tensor.sharding
         if sharding is None:
             raise fatal(
@@ -174,7 +174,7 @@ class TensorTopology:
         return MeshShape(self._tensor.mesh.shape)
 
     def global_shape(self) -> tuple[int, ...]:
-        """The shape of the whole tensor."""
+        """The shape of the global tensor."""
         return self._tensor.global_shape
 
 
@@ -193,16 +193,16 @@ def from_torch(
     pad_value: float | None = None,
     **ignored: Any,
 ) -> Any:
-    """A host tensor on a mesh, cut as a mapper says; without one, whole on every device.
+    """A host tensor on a mesh, cut by a mapper; without a mapper, replicated on every device.
 
-    Without a tensor it gives the function that takes one. `device=None` with a mapper is a host tensor, already cut.
+    Without a tensor it returns a function that takes one. `device=None` with a mapper gives a host tensor, already cut.
     """
     check_options("from_torch", ignored, ("mesh_mapper", "pad_value"))
     if tensor is not None and not isinstance(tensor, torch.Tensor):
         raise fatal(f"from_torch takes a torch.Tensor; got {type(tensor).__name__}", "Use torch.from_numpy(x) first.")
     if mesh_mapper is not None and not isinstance(mesh_mapper, Mapper):
         raise fatal(
-            f"mesh_mapper is a {type(mesh_mapper).__name__}, which maps nothing", "Give a mapper, not a composer."
+            f"mesh_mapper is a {type(mesh_mapper).__name__}, which is not a mapper", "Give a mapper, not a composer."
         )
     if tensor is None:
         return functools.partial(
@@ -234,7 +234,7 @@ def from_torch(
 
 
 def as_blocks(value: PerDevice, dtype: DataType, pad_value: float = 0.0) -> PerDevice:
-    """Devices' tensors as a dtype has them: neighbours within a shard share exponents, and padding joins them."""
+    """Rounds tensors to a block-float dtype: neighbours within a shard, padding included, share exponents."""
     if not dtype.is_block:
         return value
     lanes = value.lanes
@@ -247,13 +247,14 @@ def as_blocks(value: PerDevice, dtype: DataType, pad_value: float = 0.0) -> PerD
 def to_torch(
     tensor: Tensor, dtype: torch.dtype | None = None, *, mesh_composer: Composer | None = None, **ignored: Any
 ) -> Any:
-    """A tensor on the host as a composer joins it; without one, what its sharding says it is."""
+    """A tensor on the host, joined by a composer; without a composer, joined by its sharding."""
     check_options("to_torch", ignored, ("mesh_composer",))
     if not isinstance(tensor, Tensor):
         raise fatal(f"to_torch takes a ttnn tensor; got {type(tensor).__name__}", "It is on the host already.")
     if mesh_composer is not None and not isinstance(mesh_composer, Composer):
         raise fatal(
-            f"mesh_composer is a {type(mesh_composer).__name__}, which joins nothing", "Give a composer, not a mapper."
+            f"mesh_composer is a {type(mesh_composer).__name__}, which is not a composer",
+            "Give a composer, not a mapper.",
         )
     composer = mesh_composer or default_composer()
     note("to_torch", tensor, composer=composer)
@@ -268,7 +269,7 @@ def to_torch(
 
 
 def undoes(composer: Composer, tensor: Tensor, places: Sequence[int | None]) -> bool:
-    """Whether a composer gives back the one tensor that was cut: then it is read in one piece."""
+    """Whether a composer inverts the cut of a tensor: the tensor is then read in one piece."""
     sharding = tensor.sharding
     if sharding is None or sharding.partial or composer.mesh_shape is not None or not sharding.dims or not places:
         return False
@@ -286,16 +287,16 @@ def undoes(composer: Composer, tensor: Tensor, places: Sequence[int | None]) -> 
 
 
 def _whole(tensor: Tensor) -> NDArray[Any]:
-    """The one tensor that the devices hold; what is partial is reduced."""
+    """The global tensor; raises an error if it is unknown or partial."""
     if tensor.sharding is None:
         raise fatal(
-            f"{tensor} is no longer the shards of one tensor, so nothing says how to join them",
+            f"{tensor} is no longer the shards of one tensor, so its global value is unknown",
             "Give a mesh_composer, such as ttnn.ConcatMeshToTensor(dim=0).",
         )
     if tensor.sharding.partial:
         raise fatal(
-            f"{tensor} holds summands: no device has the values",
-            "Reduce it first with ttnn.all_reduce(…) or ttnn.reduce_scatter(…), or look at each with a composer.",
+            f"{tensor} holds partial sums: no device has the values",
+            "Reduce it first with ttnn.all_reduce(…) or ttnn.reduce_scatter(…), or read each partial sum with a composer.",
         )
     return as_array(tensor).numpy()
 
@@ -311,21 +312,21 @@ def as_array(tensor: Tensor) -> Array:
 
 
 def device_tensors(tensor: Tensor) -> list[torch.Tensor]:
-    """Every device's tensor as torch's, row by row; views that nobody may write to."""
+    """Every device's tensor as a torch tensor, row by row; views that must not be written to."""
     return [_as_view(x) for x in tensor.value.values()]
 
 
 def _as_view(x: NDArray[Any]) -> torch.Tensor:
     view = x.view()
     try:
-        view.flags.writeable = True  # torch knows no read-only tensors
+        view.flags.writeable = True  # torch has no read-only tensors
     except ValueError:
         view = x.copy()
     return as_torch(view)
 
 
 def get_device_tensors(tensor: Tensor) -> list[Tensor]:
-    """Every device's tensor as a tensor of its own, row by row."""
+    """Every device's tensor as a separate tensor, row by row."""
     made = []
     for x in tensor.value.values():
         value = PerDevice(HOST, [x])
@@ -335,18 +336,21 @@ def get_device_tensors(tensor: Tensor) -> list[Tensor]:
 
 @bounded
 def from_host_shards(tensors: Sequence[Tensor], mesh_shape: Any) -> Tensor:
-    """A tensor on a mesh of a shape from those of its devices; what they are together is not known."""
+    """A tensor on a mesh from one tensor per device; its global meaning is unknown."""
     mesh = Mesh({f"m{i}": n for i, n in enumerate(tuple(mesh_shape))})
     if len(tensors) != mesh.size:
         raise fatal(f"{len(tensors)} shards for a mesh of {mesh.size} devices", "Give one per device, row by row.")
     if len({t.dtype for t in tensors}) > 1:
-        raise fatal(f"Shards of different dtypes: {sorted({t.dtype.value for t in tensors})}", "Make them alike first.")
+        raise fatal(
+            f"Shards of different dtypes: {sorted({t.dtype.value for t in tensors})}",
+            "Convert them to one dtype first.",
+        )
     value = PerDevice.of(stack(mesh, [np.asarray(t.value.values()[0]) for t in tensors]))
     return Tensor(value, tensors[0].dtype, tensors[0].layout, None, None, None)
 
 
 def combine_device_tensors(tensors: Sequence[Tensor], mesh_shape: Any = None) -> Tensor:
-    """As `from_host_shards`, on one row of devices unless a shape is given."""
+    """As `from_host_shards`, by default on one row of devices."""
     return from_host_shards(tensors, mesh_shape or (1, len(tensors)))
 
 
@@ -355,7 +359,7 @@ def aggregate_tensor(tensor: Tensor, composer: Composer) -> Tensor:
     made = composer.compose(tensor.mesh.shape, device_tensors(tensor))
     if not isinstance(made, torch.Tensor):
         raise fatal(
-            "aggregate_tensor makes one tensor", f"{type(composer).__name__} gives a list: use ConcatMeshToTensor."
+            "aggregate_tensor returns one tensor", f"{type(composer).__name__} gives a list: use ConcatMeshToTensor."
         )
     host = held_as(as_numpy(made.clone()), tensor.dtype)
     value = as_blocks(PerDevice(HOST, [host]), tensor.dtype)
@@ -363,7 +367,7 @@ def aggregate_tensor(tensor: Tensor, composer: Composer) -> Tensor:
 
 
 def to_device(tensor: Tensor, device: MeshDevice, memory_config: MemoryConfig | None = None) -> Tensor:
-    """The tensor on a mesh: a host tensor that is cut goes as it is, another whole to every device."""
+    """The tensor on a mesh: shards that are already cut are sent as they are, other tensors are replicated."""
     memory = memory_config or tensor.memory_config()
     made = _moved_to(tensor, device, memory)
     note("to_device", made)
@@ -379,7 +383,7 @@ def _moved_to(tensor: Tensor, device: MeshDevice, memory: MemoryConfig) -> Tenso
         return Tensor(value, tensor.dtype, tensor.layout, device, sharding, tensor.shape, memory)
     raise fatal(
         f"{tensor} is cut for {MeshShape(tensor.mesh.shape)}, not for {device}",
-        "Make it with a mapper for that mesh device.",
+        "Create it with a mapper for that mesh device.",
     )
 
 
@@ -429,7 +433,7 @@ def as_tensor(
     cache_file_name: str | Path | None = None,
     mesh_mapper: Mapper | None = None,
 ) -> Tensor:
-    """As `from_torch`, kept in a file: read from there the next time, and made anew if the file is stale or damaged."""
+    """As `from_torch` with a cache file, which is rewritten if it is stale or damaged."""
     make: Callable[[torch.Tensor], Tensor] = from_torch(
         dtype=dtype, layout=layout, device=device, memory_config=memory_config, mesh_mapper=mesh_mapper
     )
@@ -447,7 +451,7 @@ def as_tensor(
 
 
 def _read(path: Path, stamp: dict[str, Any]) -> NDArray[Any] | None:
-    """What a cache file holds, if it is whole and for this tensor."""
+    """The content of a cache file; None if it is damaged or of another tensor."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             known, raw = json.loads(str(file["stamp"])), file["raw"]

@@ -1,4 +1,4 @@
-"""Pictures: which device is where, and which holds what, of any rank; coloured where the terminal shows colours."""
+"""Pictures of meshes and of tensors on them, of any rank; coloured if the terminal supports it."""
 
 import sys
 
@@ -24,7 +24,7 @@ def _table(cells: list[list[str]], paint: list[list[int]] | None, colour: bool) 
 
 
 def visualize_mesh_device(mesh_device: MeshDevice, tensor: Tensor | None = None, colour: bool | None = None) -> str:
-    """The grid of a mesh with its device ids, and of a tensor what each holds; printed, and given back."""
+    """Prints and returns the grid of device ids of a mesh, and optionally what each device holds of a tensor."""
     show = sys.stdout.isatty() if colour is None else colour
     ids = mesh_device.mesh.ids()
     rows = ids.reshape(-1, ids.shape[-1])
@@ -37,7 +37,7 @@ def visualize_mesh_device(mesh_device: MeshDevice, tensor: Tensor | None = None,
 
 
 def visualize_tensor(tensor: Tensor, colour: bool | None = None) -> str:
-    """Which device holds which part of a tensor; printed, and given back. Devices that hold the same have one colour."""
+    """Prints and returns which device holds which part of a tensor. Devices with equal parts have one colour."""
     text = _held(tensor, sys.stdout.isatty() if colour is None else colour)
     print(text)
     return text

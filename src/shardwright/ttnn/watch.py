@@ -1,4 +1,4 @@
-"""What happens on mesh devices, told to whoever watches: the checklist listens here."""
+"""Events on mesh devices, sent to watchers such as the checklist."""
 
 import sys
 from collections.abc import Callable
@@ -9,7 +9,7 @@ watchers: list[Watcher] = []
 
 
 def note(what: str, subject: Any, **details: Any) -> None:
-    """Tell watchers of an event, with the line of code that caused it."""
+    """Sends an event to all watchers, with the line of code that caused it."""
     if watchers:
         line = _line()
         for watcher in watchers:

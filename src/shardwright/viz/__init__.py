@@ -1,4 +1,4 @@
-"""Pictures of what lies where."""
+"""Pictures of which device holds which part of a tensor."""
 
 from shardwright.viz.text import picture
 

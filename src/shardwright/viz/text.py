@@ -6,7 +6,7 @@ from shardwright.arrays import Array
 from shardwright.errors import ArrayError
 from shardwright.sharding import Layout, describe
 
-LARGEST = 16  # boxes along a side; more are left out, and said to be
+LARGEST = 16  # boxes along a side; the rest is left out, with a note
 
 
 def picture(x: Array) -> str:
@@ -25,7 +25,7 @@ def picture(x: Array) -> str:
     The last two split dims are drawn as rows and columns; a tensor split along more dims is drawn as several grids.
     """
     if not isinstance(x, Array):
-        raise ArrayError(f"picture draws an Array; a {type(x).__name__} is none.")
+        raise ArrayError(f"picture takes an Array; got {type(x).__name__}. Make one with sw.shard(host, mesh, P(…)).")
     layout = x.layout
     split = [dim for dim, held in enumerate(layout.dims) if held.parts > 1]
     outer, inner = split[:-2], split[-2:]
@@ -94,7 +94,7 @@ def _grid(
 
 
 def _devices(ids: list[int]) -> str:
-    """Ids, with runs written short: 0-3,8."""
+    """Ids as text, with runs shortened: 0-3,8."""
     runs: list[list[int]] = []
     for device in ids:
         if runs and runs[-1][-1] + 1 == device:

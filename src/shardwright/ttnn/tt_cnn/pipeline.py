@@ -1,4 +1,4 @@
-"""A pipeline runs a model on a list of host tensors: compile once, enqueue many, pop all. Here it runs in order, at once."""
+"""A pipeline runs a model on a list of host tensors: compile once, enqueue many, pop all. Here it runs synchronously."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from shardwright.ttnn.tensors import Tensor, from_device, to_device
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """Whether commands are traced, over how many queues, and whether transfers have one of their own."""
+    """Whether commands are traced, the number of command queues, and whether transfers use a separate queue."""
 
     use_trace: bool = True
     num_command_queues: int = 1
@@ -31,19 +31,19 @@ class Pipeline:
         self._kept = False
 
     def preallocate_output_tensors_on_host(self, count: int) -> "Pipeline":
-        """Keep the outputs of earlier calls of `enqueue`."""
+        """Keeps the outputs of earlier calls of `enqueue`."""
         self._kept = count > 0
         return self
 
     def compile(self, host_input: Tensor) -> "Pipeline":
-        """Run once, and remember what inputs look like."""
+        """Runs the model once, and records the kind of its input."""
         self._check_host([host_input])
         self._kind = _kind(host_input)
         self._run(host_input)
         return self
 
     def enqueue(self, host_inputs: Sequence[Tensor]) -> "Pipeline":
-        """Run the model on each of some host tensors."""
+        """Runs the model on each host tensor."""
         if self._kind is None:
             raise fatal("The pipeline is not compiled", "Call pipeline.compile(host_input) first.")
         self._check_host(host_inputs)
@@ -51,7 +51,7 @@ class Pipeline:
             if _kind(tensor) != self._kind:
                 raise fatal(
                     f"The pipeline was compiled for {self._kind} and got {_kind(tensor)}",
-                    "Compile it for such inputs first.",
+                    "Compile it for these inputs first.",
                 )
         if (
             self.config.num_command_queues == 2
@@ -64,13 +64,13 @@ class Pipeline:
         return self
 
     def pop_all(self) -> list[Any]:
-        """Wait for everything, and give the outputs on the host."""
+        """Waits for all commands, and returns the outputs on the host."""
         synchronize_device(self.device)
         outputs, self._outputs = self._outputs, []
         return outputs
 
     def cleanup(self) -> None:
-        """Let everything go."""
+        """Frees all tensors."""
         self._outputs, self._kind = [], None
 
     def _check_host(self, tensors: Sequence[Tensor]) -> None:
@@ -94,14 +94,18 @@ def create_pipeline_from_config(
     dram_input_memory_config: MemoryConfig | None = None,
     dram_output_memory_config: MemoryConfig | None = None,
 ) -> Pipeline:
-    """The pipeline of a model, checked as real devices would need it."""
+    """The pipeline of a model, with the checks of real devices."""
     separate, queues = config.all_transfers_on_separate_command_queue, config.num_command_queues
     if queues not in (1, 2):
         raise ValueError(f"A pipeline has 1 or 2 command queues, not {queues}.")
     if config.use_trace and dram_input_memory_config is None:
-        raise ValueError("A traced pipeline needs dram_input_memory_config=: traced commands read from a fixed place.")
+        raise ValueError(
+            "A traced pipeline needs dram_input_memory_config=: traced commands read from a fixed address."
+        )
     if queues == 2 and not config.use_trace and separate:
-        raise ValueError("Two command queues with transfers of their own need a trace: say use_trace=True.")
+        raise ValueError("A separate command queue for transfers needs a trace. Pass use_trace=True.")
     if queues == 2 and separate and dram_output_memory_config is None:
-        raise ValueError("Pipelined transfers need dram_output_memory_config=: outputs wait there to be read.")
+        raise ValueError(
+            "Pipelined transfers need dram_output_memory_config=: outputs are kept there until they are read."
+        )
     return Pipeline(config, model, device, l1_input_memory_config)

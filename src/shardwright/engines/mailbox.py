@@ -1,0 +1,85 @@
+"""Open sends: what was sent and not yet received. On real devices an open send would wait for ever, so it is an error."""
+
+import threading
+from typing import Any
+
+import numpy as np
+
+import shardwright.engines.lanes as ln
+from shardwright.collectives import Permute, Recv, Send
+from shardwright.engines.lanes import Lanes
+from shardwright.errors import CollectiveError
+from shardwright.mesh import Mesh
+
+
+class Mailbox:
+    """The open sends of each thread and mesh. A recv takes the oldest send over its axes."""
+
+    def __init__(self) -> None:
+        self._open = threading.local()
+
+    def _sends(self, mesh: Mesh) -> list[tuple[Send, Any]]:
+        boxes: dict[Mesh, list[tuple[Send, Any]]] = self._open.__dict__.setdefault("boxes", {})
+        return boxes.setdefault(mesh, [])
+
+    def send(self, mesh: Mesh, send: Send, value: Any) -> None:
+        """Something is on its way."""
+        self._sends(mesh).append((send, value))
+
+    def forget(self, mesh: Mesh) -> None:
+        """Drop open sends, after an error."""
+        self._sends(mesh).clear()
+
+    def check(self, mesh: Mesh, when: str) -> None:
+        """Refuse to go on while a send is open, and forget it."""
+        sends = self._sends(mesh)
+        if sends:
+            send = sends[0][0]
+            sends.clear()
+            raise CollectiveError(
+                f"send over {send.axes} to destination {send.destination} has no matching recv over {send.axes} "
+                f"{when}: on real devices it would wait for ever. Follow it with recv(v, {send.axes}, source=…)."
+            )
+
+    def match(self, mesh: Mesh, recv: Recv) -> tuple[Any, Permute]:
+        """What was sent, and the transfer that brings it from its source to its destination."""
+        sends = self._sends(mesh)
+        match = next((i for i, (send, _) in enumerate(sends) if send.axes == recv.axes), None)
+        if match is None:
+            open_sends = [f"to {send.destination} over {send.axes}" for send, _ in sends]
+            sends.clear()
+            raise CollectiveError(
+                f"recv over {recv.axes} from source {recv.source if recv.source is not None else 'any'} has no matching send "
+                f"(open sends: {', '.join(open_sends) or 'none'}): on real devices it would wait for ever. "
+                f"Precede it with send(v, {recv.axes}, destination=…)."
+            )
+        send, value = sends[match]
+        source = recv.source if recv.source is not None else self._only_other(mesh, send)
+        del sends[match]
+        return value, Permute(recv.axes, ((source, send.destination),))
+
+    def _only_other(self, mesh: Mesh, send: Send) -> tuple[int, ...]:
+        shape = [mesh.axis(axis).size for axis in send.axes]
+        others = [at for at in np.ndindex(*shape) if at != send.destination]
+        if len(others) != 1:
+            self._sends(mesh).clear()
+            raise CollectiveError(
+                f"recv over {send.axes} without a source: {len(others)} members could have sent to "
+                f"{send.destination}. Name one with source=."
+            )
+        return others[0]
+
+
+def received(mailbox: Mailbox, recv: Recv, expected: Lanes) -> tuple[Lanes, Permute]:
+    """What a recv gets from the send that matches it; both ends must agree on shape and dtype."""
+    sent, transfer = mailbox.match(expected.mesh, recv)
+    ((source, destination),) = transfer.pairs
+    sent, at = ln.focus(sent, recv.axes)
+    expected, lanes = ln.focus(expected, recv.axes)
+    came, waited = ln.select(sent, at, source), ln.select(expected, lanes, destination)
+    if not ln.same_sizes(came, waited) or sent.data.dtype != expected.data.dtype:
+        raise CollectiveError(
+            f"recv expects {expected.data.dtype} of shape {waited.shapes()[0]}, but source {source} sent "
+            f"{sent.data.dtype} of shape {came.shapes()[0]} to {destination} over {recv.axes}. Both ends must agree."
+        )
+    return sent, transfer

@@ -1,0 +1,313 @@
+"""`LocalStep`: a collective on a tensor per device, as messages between places.
+
+In the local view tensors have no common meaning, so boxes are those of each device's own tensor. Reductions are rings, as for
+sharded tensors; `reduce` is a chain that ends at the root.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardwright.collectives import (
+    AllGather,
+    AllReduce,
+    AllSlice,
+    AllToAll,
+    Broadcast,
+    Collective,
+    Gather,
+    Permute,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+    Shift,
+    UpdateHalo,
+)
+from shardwright.hardware import seconds
+from shardwright.mesh import Mesh
+from shardwright.plan.steps import carrier, group_of, sub_blocks
+
+Shape = tuple[int, ...]
+Box = tuple[slice, ...]
+_Part = tuple[Callable[[int], int], slice, slice]  # who has it, rows of its tensor, and of the receiver's
+
+
+class LocalShapes(NamedTuple):
+    """The shape of every device's tensor: one for all, or one for each place."""
+
+    mesh: Mesh
+    shapes: tuple[Shape, ...]
+
+    def at(self, place: int) -> Shape:
+        """The shape of the tensor at a place."""
+        return self.shapes[place if len(self.shapes) > 1 else 0]
+
+    @property
+    def largest(self) -> Shape:
+        """The largest size along each dim."""
+        return tuple(map(max, zip(*self.shapes, strict=True)))
+
+    @staticmethod
+    def of(mesh: Mesh, shapes: Sequence[Shape]) -> "LocalShapes":
+        """Shapes of all places; one where all are equal."""
+        return LocalShapes(mesh, (shapes[0],) if len(set(shapes)) == 1 else tuple(shapes))
+
+
+class LocalMessage(NamedTuple):
+    """A box of the sender's tensor, and where it goes in the receiver's."""
+
+    sender: int
+    source: Box
+    target: Box
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """A collective, bound to a mesh, on tensors of known shapes."""
+
+    collective: Any  # a Collective
+    shapes: LocalShapes
+    dtype: "np.dtype[Any]"
+
+    @property
+    def name(self) -> str:
+        """The name of the collective."""
+        name: str = self.collective.name
+        return name
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes that it runs along."""
+        axes: tuple[str, ...] = self.collective.axes
+        return axes
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh whose devices hold the tensors."""
+        return self.shapes.mesh
+
+    @property
+    def result_dtype(self) -> "np.dtype[Any]":
+        """The dtype of the results."""
+        return getattr(self.collective, "dtype", None) or self.dtype
+
+    @cached_property
+    def group(self) -> int:
+        """How many devices take part in one group."""
+        return self.mesh.axis_size(self.axes)
+
+    @property
+    def groups(self) -> str:
+        """How many groups of how many devices take part."""
+        return f"{self.mesh.size // self.group} × {self.group}"
+
+    def members(self, place: int) -> list[int]:
+        """The places of a place's group, in group order."""
+        return group_of(self.mesh, self.axes, place)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it combines tensors."""
+        return isinstance(self.collective, AllReduce | ReduceScatter | Reduce)
+
+    # -- results --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def results(self) -> LocalShapes:
+        """The shapes of the results."""
+        if len(self.shapes.shapes) == 1 and not isinstance(self.collective, Scatter):
+            return LocalShapes(self.mesh, (self.result_at(0),))
+        return LocalShapes.of(self.mesh, [self.result_at(place) for place in range(self.mesh.size)])
+
+    def result_at(self, place: int) -> Shape:
+        """The shape of the result at a place."""
+        c, members = self.collective, self.members(place)
+        shape = self.shapes.at(place)
+        if isinstance(c, AllGather | Gather):
+            return _resized(shape, c.dim, sum(self.shapes.at(m)[c.dim] for m in members))
+        if isinstance(c, AllSlice | ReduceScatter):
+            return _resized(shape, c.dim, shape[c.dim] // self.group)
+        if isinstance(c, AllToAll):
+            joined = sum(self.shapes.at(m)[c.concat_dim] for m in members)
+            if c.split_dim == c.concat_dim:
+                return _resized(shape, c.split_dim, joined // self.group)
+            return _resized(_resized(shape, c.split_dim, shape[c.split_dim] // self.group), c.concat_dim, joined)
+        if isinstance(c, Scatter):
+            root = self.shapes.at(self._member(members, c.root))
+            return _resized(root, c.dim, root[c.dim] // self.group)
+        if isinstance(c, Broadcast):
+            return self.shapes.at(self._member(members, c.root))
+        source = self._source(place) if isinstance(c, Permute | Shift) else None
+        return shape if source is None else self.shapes.at(source)
+
+    def root(self, place: int) -> int:
+        """The place of the root in a place's group."""
+        return self._member(self.members(place), self.collective.root)
+
+    def _member(self, members: Sequence[int], coords: Sequence[int]) -> int:
+        number = 0
+        for at, axis in zip(coords, self.axes, strict=True):
+            number = number * self.mesh.axis(axis).size + at
+        return members[number]
+
+    def _source(self, place: int) -> int | None:
+        """Of a permute or a shift: the place that a place gets its tensor from."""
+        c, members = self.collective, self.members(place)
+        if isinstance(c, Shift):
+            line = group_of(self.mesh, (c.shift_axis,), place)
+            at = line.index(place) - int(c.offset)
+            if c.rotate:
+                return line[at % len(line)]
+            return line[at] if 0 <= at < len(line) else None
+        pairs = {self._member(members, target): self._member(members, source) for source, target in c.pairs}
+        return pairs.get(place)
+
+    # -- messages -------------------------------------------------------------------------------------------------------
+
+    def messages(self, place: int) -> list[LocalMessage]:
+        """What a device puts together, its own part included; what no message brings is zeros (of a halo: unchanged)."""
+        c, members = self.collective, self.members(place)
+        makers: dict[type[Collective], Callable[[], Iterator[LocalMessage]]] = {
+            AllGather: lambda: self._joined(members, c.dim, place, None),
+            Gather: lambda: self._joined(members if self._member(members, c.root) == place else [], c.dim, place, None),
+            AllSlice: lambda: self._piece(place, place, c.dim, members.index(place)),
+            AllToAll: lambda: self._joined(members, c.concat_dim, place, (c.split_dim, members.index(place))),
+            Broadcast: lambda: self._whole(self._member(members, c.root)),
+            Scatter: lambda: self._piece(self._member(members, c.root), place, c.dim, members.index(place)),
+            Permute: lambda: self._whole(self._source(place)),
+            Shift: lambda: self._whole(self._source(place)),
+            UpdateHalo: lambda: self._halo(place),
+        }
+        return list(makers[type(c)]())
+
+    def _whole(self, sender: int | None) -> Iterator[LocalMessage]:
+        if sender is not None:
+            box = tuple(slice(0, n) for n in self.shapes.at(sender))
+            yield LocalMessage(sender, box, box)
+
+    def _piece(self, sender: int, place: int, dim: int, number: int) -> Iterator[LocalMessage]:
+        """One of the equal pieces of a dim of the sender's tensor."""
+        shape = self.shapes.at(sender)
+        box = _piece_box(shape, dim, number, self.group)
+        yield LocalMessage(sender, box, tuple(slice(0, part.stop - part.start) for part in box))
+
+    def _joined(
+        self, members: Sequence[int], dim: int, place: int, piece: tuple[int, int] | None
+    ) -> Iterator[LocalMessage]:
+        """The members' tensors, or one piece of each, one after the other along a dim."""
+        start = 0
+        for member in members:
+            shape = self.shapes.at(member)
+            box = tuple(slice(0, n) for n in shape) if piece is None else _piece_box(shape, *piece, self.group)
+            sizes = [part.stop - part.start for part in box]
+            target = tuple(slice(start, start + n) if d == dim else slice(0, n) for d, n in enumerate(sizes))
+            start += sizes[dim]
+            yield LocalMessage(member, box, target)
+
+    def _halo(self, place: int) -> Iterator[LocalMessage]:
+        """Along each split dim the rows of the device before, its own, and those of the device after; corners included."""
+        pieces: list[list[_Part]] = []
+        split = {dim: (axes, low, high) for dim, axes, low, high in self.collective.dims()}
+        shape = self.shapes.at(place)
+        for dim, n in enumerate(shape):
+            if dim not in split:
+                pieces.append([(_same, slice(0, n), slice(0, n))])
+                continue
+            axes, low, high = split[dim]
+            line = group_of(self.mesh, axes, place)
+            at = line.index(place)
+            found: list[_Part] = [(_same, slice(low, n - high), slice(low, n - high))]
+            if at > 0 and low:
+                before = self.shapes.at(line[at - 1])[dim]
+                found.append((_next(self.mesh, axes, -1), slice(before - high - low, before - high), slice(0, low)))
+            if at + 1 < len(line) and high:
+                found.append((_next(self.mesh, axes, 1), slice(low, low + high), slice(n - high, n)))
+            pieces.append(found)
+        for parts in product(*pieces):
+            sender = place
+            for move, _, _ in parts:
+                sender = move(sender)
+            yield LocalMessage(sender, tuple(part[1] for part in parts), tuple(part[2] for part in parts))
+
+    # -- figures --------------------------------------------------------------------------------------------------------
+
+    @property
+    def carrier(self) -> "np.dtype[Any]":
+        """The dtype that travels in a reduction."""
+        return carrier(self.collective.op, self.result_dtype)
+
+    def chunks(self, place: int) -> list[Any]:
+        """Of a ring: boxes of the tensor for reduce_scatter, ranges of it flattened for all_reduce."""
+        shape = self.shapes.at(place)
+        if isinstance(self.collective, ReduceScatter):
+            return [_piece_box(shape, self.collective.dim, number, self.group) for number in range(self.group)]
+        return [slice(a, b) for a, b in sub_blocks(math.prod(shape), self.group)]
+
+    @cached_property
+    def received(self) -> int:
+        """Bytes that the busiest device receives."""
+        if self.group == 1:
+            return 0
+        places = range(self.mesh.size) if len(self.shapes.shapes) > 1 else self._examples()
+        return max(map(self._received, places))
+
+    def _examples(self) -> Sequence[int]:
+        """Places among which the busiest is, where all tensors have one shape: a group, or for halos a corner and an inside."""
+        if not isinstance(self.collective, UpdateHalo):
+            return self.members(0)
+        return range(self.mesh.size) if self.mesh.size <= 4096 else [self.mesh.size // 2]
+
+    def _received(self, place: int) -> int:
+        if not self.reduces:
+            messages = (m for m in self.messages(place) if m.sender != place)
+            return sum(math.prod(b.stop - b.start for b in m.source) for m in messages) * self.dtype.itemsize
+        size, itemsize = math.prod(self.shapes.at(place)), self.carrier.itemsize
+        at = self.members(place).index(place)
+        if isinstance(self.collective, Reduce):
+            return size * itemsize
+        if isinstance(self.collective, ReduceScatter):
+            return (size - size // self.group) * itemsize
+        sizes = [b - a for a, b in sub_blocks(size, self.group)]
+        return (2 * size - sizes[at - 1] - sizes[at]) * itemsize
+
+    @property
+    def lower_bound(self) -> int:
+        """Bytes that some device must receive."""
+        if not self.reduces or isinstance(self.collective, Reduce) or self.group == 1:
+            return self.received
+        size = min(math.prod(shape) for shape in self.shapes.shapes) * self.carrier.itemsize
+        rounds = 2 if isinstance(self.collective, AllReduce) else 1
+        return min(rounds * (size - size // self.group), self.received)
+
+    @cached_property
+    def time(self) -> float:
+        """Seconds until the busiest device is done."""
+        rounds = 2 if isinstance(self.collective, AllReduce) else 1
+        neighbours = isinstance(self.collective, UpdateHalo | Shift)
+        return seconds(self.mesh.links_along(self.axes), self.received, rounds, neighbours)
+
+
+def _resized(shape: Shape, dim: int, size: int) -> Shape:
+    return tuple(size if d == dim else n for d, n in enumerate(shape))
+
+
+def _piece_box(shape: Shape, dim: int, number: int, count: int) -> Box:
+    n = shape[dim] // count
+    return tuple(slice(number * n, (number + 1) * n) if d == dim else slice(0, size) for d, size in enumerate(shape))
+
+
+def _same(place: int) -> int:
+    return place
+
+
+def _next(mesh: Mesh, axes: tuple[str, ...], by: int) -> Callable[[int], int]:
+    def moved(place: int) -> int:
+        line = group_of(mesh, axes, place)
+        return line[line.index(place) + by]
+
+    return moved

@@ -1,0 +1,262 @@
+"""Tensors per device inside a program that is being traced: what a function asks of them is recorded.
+
+Collectives are steps, everything else runs on each device alone. Beside its shapes a value knows along which axes devices may
+hold different tensors, so that a result which an array's sharding says is the same everywhere is known to be.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwright.arrays import Array, PerDevice, host_array, joined_layout, same_mesh
+from shardwright.collectives import AllGather, AllReduce, Broadcast, Collective, Recv, Send
+from shardwright.eager import source_line
+from shardwright.engines.lanes import Lanes
+from shardwright.errors import ArrayError, TraceError
+from shardwright.mesh import Mesh
+from shardwright.plan import Each, FromLocal, LocalShapes, LocalStep, ToLocal
+from shardwright.program.node import Node, Type
+from shardwright.sharding import Layout, Sharding, check_partial, layout_of
+
+Shape = tuple[int, ...]
+
+
+class TracedLocal(PerDevice):
+    """A tensor per device inside a function that is being traced: shapes and dtype are known, elements are not."""
+
+    __slots__ = ("node", "trace", "varies")
+
+    traces = True
+    node: Node
+    trace: Any
+    varies: frozenset[str]  # mesh axes along which devices may hold different tensors
+
+    def recorder(self) -> "LocalTrace":
+        """The recorder of the function that is being traced now."""
+        return LocalTrace(self.trace.recorder_of(self))
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.shapes.mesh
+
+    @property
+    def shapes(self) -> LocalShapes:
+        """The shapes of the devices' tensors."""
+        assert self.node.type.local is not None
+        return self.node.type.local
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        return self.node.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.node.type.shape)
+
+    @property
+    def shape(self) -> Shape:
+        shapes = self.shapes.shapes
+        if len(shapes) > 1:
+            raise ArrayError(f"The devices hold tensors of different shapes, {sorted(set(shapes))}.")
+        return shapes[0]
+
+    @property
+    def lanes(self) -> Lanes:
+        raise TraceError(self._unknown())
+
+    def values(self) -> Any:
+        raise TraceError(self._unknown())
+
+    def __getitem__(self, device: Any) -> Any:
+        raise TraceError(self._unknown())
+
+    def _unknown(self) -> str:
+        return f"The elements of {self.node.type} are not known while the program is traced ({source_line()})."
+
+    def apply_collective(self, collective: Collective) -> Any:
+        """Record a collective."""
+        return self.recorder().collective(collective, self)
+
+    def map(self, function: Callable[..., Any], *others: PerDevice) -> Any:
+        """Record a function of each device's tensors."""
+        for other in others:
+            if not isinstance(other, PerDevice):
+                raise ArrayError(
+                    f".map applies to PerDevice values; got {type(other).__name__}. Close over it instead."
+                )
+            same_mesh(self.mesh, other.mesh)
+        return self.record_map(function, (self, *others))
+
+    def record_map(self, function: Callable[..., Any], operands: Sequence[PerDevice]) -> Any:
+        """Record a function of the tensors that each device has of several values."""
+        name = getattr(function, "__name__", "map")
+        return self.recorder().each(name, ("map", id(function)), function, operands)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if options.pop("out", None) is not None:
+            raise ArrayError("A traced value can't be changed in place; write v = v + … instead.")
+        local = [x for x in inputs if isinstance(x, PerDevice)]
+        others = tuple(repr(x) if np.isscalar(x) else id(x) for x in inputs if not isinstance(x, PerDevice))
+
+        def run(*tensors: Any) -> Any:
+            given = iter(tensors)
+            call = ufunc if method == "__call__" else getattr(ufunc, method)
+            return call(*(next(given) if isinstance(x, PerDevice) else x for x in inputs), **options)
+
+        key = (ufunc.__name__, method, others, tuple(sorted((k, repr(v)) for k, v in options.items())))
+        return self.recorder().each(ufunc.__name__, key, run, local)
+
+    def to_array(self, sharding: Sharding) -> Array:
+        """The array whose shards these are."""
+        return self.recorder().to_array(self, sharding)
+
+    def __repr__(self) -> str:
+        return f"TracedLocal({self.node.type} on {self.mesh})"
+
+
+class LocalTrace:
+    """Records what a traced function does with tensors per device."""
+
+    def __init__(self, trace: Any) -> None:
+        self.trace = trace
+
+    def value(self, node: Node, varies: frozenset[str]) -> TracedLocal:
+        """The value of a node."""
+        made: TracedLocal = object.__new__(TracedLocal)
+        made.node, made.trace, made.varies = node, self.trace, varies
+        return made
+
+    def _add(self, what: Any, operands: Sequence[Node], shapes: LocalShapes, dtype: Any, varies: frozenset[str]) -> Any:
+        kind = Type(shapes.largest, np.dtype(dtype), None, shapes)
+        return self.value(self.trace.graph.add(what, operands, (kind,), source_line()), varies)
+
+    def to_local(self, x: Any, sharding: Sharding) -> TracedLocal:
+        """The shards of an array."""
+        layout = layout_of(sharding, x.shape)
+        mesh = layout.mesh
+        even = all(extent is None for extent in layout.extents)
+        shapes = [layout.at(place).local_shape for place in range(1 if even else mesh.size)]
+        varies = frozenset(mesh.axis(axis).name for axis in layout.sharding.axes)
+        node = self.trace.node_of(x)
+        made: TracedLocal = self._add(ToLocal(layout), (node,), LocalShapes.of(mesh, shapes), x.dtype, varies)
+        return made
+
+    def _node(self, v: PerDevice) -> tuple[Node, frozenset[str]]:
+        """The node of a value; one that is known is a function without operands."""
+        if isinstance(v, TracedLocal):
+            return self.trace.local_node(v), v.varies
+        lanes = v.lanes
+        shapes = LocalShapes.of(v.mesh, [tensor.shape for tensor in v.values()])
+        varies = frozenset(v.mesh.axis(axis).name for axis in lanes.axes)
+        made = self._add(Each("constant", lambda: lanes, ("constant", id(lanes))), (), shapes, v.dtype, varies)
+        return made.node, varies
+
+    # -- functions of each device's tensors -----------------------------------------------------------------------------
+
+    def each(self, name: str, key: Any, function: Callable[..., Any], operands: Sequence[PerDevice]) -> Any:
+        """A function of the tensors that each device has of some values."""
+        mesh = operands[0].mesh
+        pairs = [self._node(v) for v in operands]
+        shapes = [node.type.local for node, _ in pairs]
+        dtypes = [node.type.dtype for node, _ in pairs]
+        seen: dict[tuple[Shape, ...], Any] = {}
+        results = []
+        count = mesh.size if any(s is not None and len(s.shapes) > 1 for s in shapes) else 1
+        for place in range(count):
+            own = tuple(s.at(place) for s in shapes if s is not None)
+            if own not in seen:
+                with np.errstate(all="ignore"):
+                    seen[own] = host_array(function(*(_example(s, d) for s, d in zip(own, dtypes, strict=True))))
+            results.append(seen[own])
+        run = _over_devices(function)
+        varies = frozenset().union(*(v for _, v in pairs))
+        made = LocalShapes.of(mesh, [x.shape for x in results])
+        return self._add(Each(name, run, key), [node for node, _ in pairs], made, results[0].dtype, varies)
+
+    # -- collectives ------------------------------------------------------------------------------------------------------
+
+    def collective(self, collective: Collective, v: TracedLocal) -> Any:
+        """A collective; a recv and the send it matches are one transfer."""
+        mesh, boxes = v.mesh, self.trace.mailbox
+        if isinstance(collective, Send | Recv):
+            bound: Any = collective.bind(mesh, v.node.type.shape, v.dtype)
+            if isinstance(bound, Send):
+                boxes.send(mesh, bound, v)
+                return v
+            v, collective = boxes.match(mesh, bound)
+        else:
+            boxes.check(mesh, f"before {collective.name}")
+        for shape in dict.fromkeys(v.shapes.shapes):
+            bound = collective.bind(mesh, shape, v.dtype)
+        node, varies = self._node(v)
+        step = LocalStep(bound, v.shapes, v.dtype)
+        axes = frozenset(mesh.axis(axis).name for axis in bound.axes)
+        whole = frozenset(axis for axis in bound.axes if axis in mesh.sizes)
+        after = varies - whole if isinstance(bound, AllReduce | AllGather | Broadcast) else varies | axes
+        return self._add(step, (node,), step.results, step.result_dtype, after)
+
+    def check_sends(self, mesh: Mesh, when: str) -> None:
+        """Refuse to go on while a send has no matching recv."""
+        self.trace.mailbox.check(mesh, when)
+
+    def forget_sends(self, mesh: Mesh) -> None:
+        """Drop open sends, after an error."""
+        self.trace.mailbox.forget(mesh)
+
+    # -- back to arrays -----------------------------------------------------------------------------------------------------
+
+    def to_array(self, v: TracedLocal, sharding: Sharding) -> Array:
+        """The array whose shards a value is; devices along axes that the sharding does not name must hold the same."""
+        mesh = v.mesh
+        if len(sharding.dims) > v.ndim:
+            sharding.for_shape(v.node.type.shape)  # raises: the spec is longer than the rank
+        check_partial(sharding, v.dtype, ArrayError)
+        named = {mesh.axis(axis).name for axis in sharding.axes if axis in mesh.sizes or _covers(mesh, sharding, axis)}
+        differing = [axis for axis in mesh.axis_names if axis in v.varies - named and mesh.sizes[axis] > 1]
+        if differing:
+            raise ArrayError(
+                f"shard_map: {sharding} says devices along {', '.join(map(repr, differing))} hold the same, but here "
+                f"they may hold different tensors. Name the axis in a dim, make it partial, or reduce or broadcast the value "
+                f"along it first."
+            )
+        layout = self._joined(v, sharding)
+        node, _ = self._node(v)
+        kind = Type(layout.shape, v.dtype, layout.sharding)
+        result: Array = self.trace.value(self.trace.graph.add(FromLocal(layout), (node,), (kind,), source_line()))
+        return result
+
+    def _joined(self, v: TracedLocal, sharding: Sharding) -> Layout:
+        mesh = v.mesh
+        lanes = mesh.lanes(sharding.axes)
+        shape = tuple(mesh.axis(lane).size for lane in lanes)
+        places = range(mesh.size) if len(v.shapes.shapes) > 1 else [0] * mesh.size
+        sizes = [np.array([v.shapes.at(p)[dim] for p in places]).reshape(shape) for dim in range(v.ndim)]
+        return joined_layout(sharding, sizes, lanes)
+
+
+def _covers(mesh: Mesh, sharding: Sharding, axis: str) -> bool:
+    """Whether the pieces of an axis that a sharding names are all of it."""
+    name = mesh.axis(axis).name
+    size = 1
+    for piece in sharding.axes:
+        size *= mesh.axis(piece).size if mesh.axis(piece).name == name else 1
+    return size == mesh.sizes[name]
+
+
+def _example(shape: Shape, dtype: "np.dtype[Any]") -> Any:
+    """A tensor to try a function on: different numbers, so that a matrix can be inverted."""
+    count = int(np.prod(shape, dtype=np.int64))
+    values = 1 + np.arange(count) * 7 % 5 if dtype.kind in "biu" else 0.5 + np.sin(np.arange(count) * 1.7) / 4
+    return values.astype(dtype).reshape(shape)
+
+
+def _over_devices(function: Callable[..., Any]) -> Callable[..., Lanes]:
+    """A function of each device's tensors as one of tensors per device."""
+
+    def run(*lanes: Lanes) -> Lanes:
+        values = [PerDevice.of(v) for v in lanes]
+        made: Lanes = values[0].map(function, *values[1:]).lanes
+        return made
+
+    return run
