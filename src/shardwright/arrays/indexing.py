@@ -88,7 +88,7 @@ def _put_rows(x: Any, entries: list[Any], value: Any) -> Any:
     fill = apply("reshape", (fill,), Attrs(shape=tuple(shape)))
     for some in (flips, maps):
         if any(row_map is not None for row_map in some) and 0 not in shape:
-            fill = apply("rows", (fill,), Attrs(maps=tuple(some)))
+            fill = apply("rows", (fill,), Attrs(name="assign", maps=tuple(some)))
     if mask is None:
         return fill
     return x.again() if 0 in shape else apply("where", (mask, fill, x))
@@ -173,7 +173,7 @@ def _basic(x: Any, entries: list[Any]) -> Any:
     if x.ndim and not x.traces and not any(entry is None or isinstance(entry, slice) for entry in entries):
         return _element(x, [row_map.start for row_map in maps if row_map is not None])
     if any(row_map is not None for row_map in maps):
-        x = apply("rows", (x,), Attrs(maps=tuple(maps)))
+        x = apply("rows", (x,), Attrs(name="slice", maps=tuple(maps)))
         given = [entry for entry in entries if entry is not None]
         x = _everywhere(x, [dim for dim, entry in enumerate(given) if not isinstance(entry, slice)])
         return x if x.shape == tuple(shape) else apply("reshape", (x,), Attrs(shape=tuple(shape)))

@@ -145,17 +145,19 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
     return tuple(a[(*(slice(None),) * at, i)] for i in range(a.shape[at]))
 
 
-def _mapped(a: Array, maps: dict[int, RowMap]) -> Array:
+def _mapped(name: str, a: Array, maps: dict[int, RowMap]) -> Array:
     if not maps:
         return a.again()
-    result: Array = apply("rows", (a,), Attrs(maps=tuple(maps.get(dim) for dim in range(a.ndim))))
+    result: Array = apply("rows", (a,), Attrs(name=name, maps=tuple(maps.get(dim) for dim in range(a.ndim))))
     return result
 
 
 def flip(x: Any, /, *, axis: int | Sequence[int] | None = None) -> Array:
     """Rows in reverse order along dims."""
     a = array("flip", x)
-    return _mapped(a, {dim: RowMap(a.shape[dim], a.shape[dim] - 1, -1) for dim in axes_of("flip", axis, a.ndim)})
+    return _mapped(
+        "flip", a, {dim: RowMap(a.shape[dim], a.shape[dim] - 1, -1) for dim in axes_of("flip", axis, a.ndim)}
+    )
 
 
 def roll(x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
@@ -171,7 +173,7 @@ def roll(x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | N
     for dim, n in zip(dims, by, strict=True):
         totals[dim] = totals.get(dim, 0) + n
     sizes = {dim: a.shape[dim] for dim in totals if a.shape[dim]}
-    return _mapped(a, {dim: RowMap(n, -totals[dim] % n, 1, wrap=n) for dim, n in sizes.items()})
+    return _mapped("roll", a, {dim: RowMap(n, -totals[dim] % n, 1, wrap=n) for dim, n in sizes.items()})
 
 
 def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
@@ -183,7 +185,7 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
     if isinstance(repeats, int | np.integer):
         if repeats < 0:
             raise OperationError(f"repeat: repeats={repeats} is negative. Give 0 or more.")
-        return _mapped(a, {at: RowMap(a.shape[at] * int(repeats), every=max(int(repeats), 1))})
+        return _mapped("repeat", a, {at: RowMap(a.shape[at] * int(repeats), every=max(int(repeats), 1))})
     counts = operands("repeat", a, repeats)[1]
     return find("repeat", [a, counts], Attrs(axis=at))[0]
 
@@ -196,7 +198,7 @@ def tile(x: Any, repetitions: Sequence[int], /) -> Array:
     maps = {d: RowMap(n * t, wrap=n) for d, (n, t) in enumerate(zip(a.shape, times, strict=True)) if t != 1 and n}
     if not a.size:
         return held_like(a, np.zeros([n * t for n, t in zip(a.shape, times, strict=True)], a.dtype))
-    return _mapped(a, maps)
+    return _mapped("tile", a, maps)
 
 
 def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:

@@ -83,7 +83,7 @@ class OperationPlan:
 
     @property
     def gathers(self) -> list[ImplicitGather]:
-        """Moves that bring a split dim to every device."""
+        """Moves that bring a split dim to every device, and fetches of all its rows."""
         found = []
         for layout, dtype, there, steps in zip(
             self.given, self.operand_dtypes, self.strategy.operands, self.moves, strict=True
@@ -92,8 +92,18 @@ class OperationPlan:
             dims = gathered_dims(layout.sharding, there) if received else ()
             if dims:
                 text = f"{describe(layout.sharding, layout.shape, dtype)} on {layout.mesh}"
-                found.append(ImplicitGather(self.attrs.get("name", self.op.name), text, dims, received))
+                found.append(ImplicitGather(self.title, text, dims, received))
+        for what, _, _ in self.instructions:
+            if isinstance(what, Fetch) and what.gathered_dims:
+                text = f"{describe(what.source, what.shape, what.dtype)} on {what.source.mesh}"
+                found.append(ImplicitGather(self.title, text, what.gathered_dims, what.received))
         return found
+
+    @property
+    def title(self) -> str:
+        """The name that users know the operation by."""
+        name: str = self.attrs.get("name", self.op.name)
+        return name
 
     @property
     def local(self) -> Local | None:

@@ -404,6 +404,18 @@ class Fetch(Move):
         return self.received
 
     @property
+    def gathered_dims(self) -> tuple[int, ...]:
+        """Split dims of which some device wants every row."""
+        if not self.received:
+            return ()
+        rows = enumerate(zip(self.wanted, self.here.dims, strict=True))
+        return tuple(
+            at
+            for at, (w, dim) in rows
+            if isinstance(w, Picked) and dim.size > dim.block and int(w.wants(np.arange(w.parts)).max()) == dim.size
+        )
+
+    @property
     def is_identity(self) -> bool:
         """Whether every device already holds just the rows that it wants."""
         rows = zip(self.maps, self.wanted, self.here.dims, strict=True)

@@ -255,7 +255,8 @@ class Problem:
             if stays_partial and any(piece in some for some in self.partial):
                 here.append(PARTIAL)
             known = options[piece] = list(dict.fromkeys([*here, None]))
-            if self.rule.prefix and here == [self.rule.prefix]:  # shards pass on one row: nothing need be gathered
+            in_place = here == [self.rule.prefix] or (self.rule.agrees and here and here != [PARTIAL])
+            if in_place:  # shards pass on one row, or two numbers: nothing need be gathered
                 known = options[piece] = here
             sure = len(known) == 2 and known[0] not in self.rule.sums and known[0] != PARTIAL
             settled[piece] = known[:1] if sure else known

@@ -88,7 +88,17 @@ class Row:
         moved = (f"{self.bytes:,}", f"{self.lower_bound:,}") if self.collective else ("", "")
         name = self.source.rpartition(":")
         place = f"{Path(name[0]).name}:{name[2]}" if name[0] else ""
-        return (place, what, ", ".join(self.results), self.groups, *moved, _time(self.time), f"{self.memory:,}")
+        counted = () if self.counted is None else (f"{self.counted:,}" if self.collective and self.times else "",)
+        return (
+            place,
+            what,
+            ", ".join(self.results),
+            self.groups,
+            *moved,
+            *counted,
+            _time(self.time),
+            f"{self.memory:,}",
+        )
 
 
 HEAD = ("source", "step", "result", "groups", "bytes", "bound", "time", "held")
@@ -130,9 +140,14 @@ class Explanation:
         spared = [f"{count} {what}" for count, what in counts if count]
         return f"; spared: {' and '.join(spared)}" if spared else ""
 
+    @property
+    def _head(self) -> tuple[str, ...]:
+        measured = any(row.counted is not None for row in self.rows)
+        return (*HEAD[:6], "counted", *HEAD[6:]) if measured else HEAD
+
     def __str__(self) -> str:
-        table = [HEAD, *(row.cells for row in self.rows)]
-        widths = [max(len(cells[at]) for cells in table) for at in range(len(HEAD))]
+        table = [self._head, *(row.cells for row in self.rows)]
+        widths = [max(len(cells[at]) for cells in table) for at in range(len(self._head))]
         left = {0, 1, 2, 3}
         lines = []
         few = len(self.operations) <= FEW
@@ -150,7 +165,7 @@ class Explanation:
         rows = "".join(line(row.cells, "td") for row in self.rows)
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         return (
-            f"<table><thead>{line(HEAD, 'th')}</thead><tbody>{rows}</tbody></table>"
+            f"<table><thead>{line(self._head, 'th')}</thead><tbody>{rows}</tbody></table>"
             f"{f'<ul>{notes}</ul>' if notes else ''}<p>{html.escape(self._total())}</p>"
         )
 
