@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import shardwright.plan.volume as volume
 from shardwright.errors import ShardingError
 from shardwright.mesh import Mesh, as_ints
-from shardwright.plan.route import MOST_STATES, SOME_STATES, Change, Hop
+from shardwright.plan.route import MOST_STATES, SOME_STATES, Hop, change_between
 from shardwright.plan.steps import Move, Reduce, Step
 from shardwright.sharding import P, Sharding, as_spec, check_partial, describe, layout_of, parse_dtype, truncates
 
@@ -223,7 +223,7 @@ def _time(steps: Sequence[Any]) -> float:
 @lru_cache(maxsize=65536)
 def gathered_dims(source: Sharding, target: Sharding) -> tuple[int, ...]:
     """The dims that a move brings together: axes split them before and split nothing afterwards."""
-    change = Change(source, target)
+    change = change_between(source, target)
     if change.possible:
         return tuple(change.lost_dims)
     return tuple(dim for dim, axes in enumerate(source.dims) if axes)
@@ -269,7 +269,7 @@ class _Maker:
         """A chain of collectives; uneven shards that end elsewhere than the target has them are exchanged last."""
         if source.mesh != target.mesh:
             return None
-        change = Change(source, target, self.dtype)
+        change = change_between(source, target, self.dtype)
         if not change.possible:
             return None
         steps: list[Step] = []
@@ -295,7 +295,7 @@ class _Maker:
         steps: list[Step] = []
         at = self._bare(source, target, steps, bool(source.partial))
         if at.partial:
-            change = Change(at, target, self.dtype) if at.mesh == target.mesh else None
+            change = change_between(at, target, self.dtype) if at.mesh == target.mesh else None
             possible = change is not None and change.possible
             hops = list(change.grown(change.settled)) if change is not None and possible and change.reduced else []
             if not possible or not self._reduces_well(at, hops):
@@ -304,6 +304,13 @@ class _Maker:
                 at = self._hopped(at, hop, steps)
         self._finish(at, target, steps)
         return tuple(steps)
+
+    def _even(self, sharding: Sharding) -> bool:
+        """Whether all shards are equal blocks."""
+        plain = not sharding.offsets and not sharding.halo
+        return plain and all(
+            n % sharding.mesh.axis_size(a) == 0 for n, a in zip(self.shape, sharding.dims, strict=True)
+        )
 
     def _reduces_well(self, source: Sharding, hops: Sequence[Hop]) -> bool:
         """Whether hops reduce in one step a value that must be."""
@@ -340,13 +347,11 @@ class _Maker:
     def _after(self, at: Sharding, hop: Hop) -> Sharding:
         """Where a collective leaves a tensor: even shards where the chain says, uneven ones where the collective does."""
         mesh, shape = at.mesh, self.shape
-        even = not at.offsets and not at.halo
-        if even and all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, hop.state, strict=True)):
+        if self._even(at) and all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, hop.state, strict=True)):
             partial = at.partial
             if hop.name in ("all_reduce", "reduce_scatter"):
                 partial = tuple(axis for axis in mesh.cut(partial, by=hop.axes) if axis not in hop.axes)
-            if all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, at.dims, strict=True)):
-                return Sharding.fitted(mesh, hop.state, partial, at.reduction, shape)
+            return Sharding.fitted(mesh, hop.state, partial, at.reduction, shape)
         if hop.name == "permute":
             cuts = {dim: layout_of(at, shape).dims[dim].offsets.tolist() for dim, a in enumerate(hop.state) if a}
             return at.replace(spec=P(*hop.state), offsets=cuts).for_shape(shape)
@@ -383,6 +388,10 @@ class _Maker:
 
     def _exchange(self, name: str, at: Sharding, result: Sharding) -> Move:
         """A step that names every axis it crosses; a local one if it crosses none."""
+        if name == "exchange" and at.mesh == result.mesh and self._even(at) and self._even(result):
+            change = change_between(at, result)
+            if change.possible:
+                return self._move(name if change.crossed else "local", change.crossed, at, result)
         found = volume.meeting(at, result, self.shape)
         if not found.received():
             return self._move("local", (), at, result)

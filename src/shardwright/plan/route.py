@@ -8,7 +8,7 @@ and a permute rearranges all lists at once as long as each dim keeps its number 
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import permutations, product
 from typing import Any, NamedTuple
 
@@ -323,6 +323,12 @@ class Change:
             else:
                 runs.append([piece])
         return [tuple(run) for run in runs]
+
+
+@lru_cache(maxsize=16384)
+def change_between(source: Sharding, target: Sharding, dtype: "np.dtype[Any] | None" = None) -> Change:
+    """The change from one sharding to another; made once."""
+    return Change(source, target, dtype)
 
 
 def _suffixes(before: State, after: State) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -29,7 +29,7 @@ from shardwright.collectives import (
 from shardwright.hardware import latency, seconds, seconds_per_byte
 from shardwright.mesh import Mesh
 from shardwright.ops import RowMap
-from shardwright.plan.route import Change
+from shardwright.plan.route import change_between
 from shardwright.plan.volume import Meeting, lower_bound, meeting
 from shardwright.plan.windows import OUTSIDE, Picked, Wanted, blocks_of, picked, runs
 from shardwright.sharding import Layout, P, Sharding, block_size, layout_of
@@ -174,7 +174,7 @@ class Move(Step):
         if self.name == "all_to_all":
             return local - local // group
         after = math.prod(self.there.local_shape)
-        change = Change(self.source, self.result)
+        change = change_between(self.source, self.result)
         if not change.possible:
             return self._meeting.received()
         if any(old and new for old, new in change.suffixes):
@@ -203,9 +203,11 @@ class Move(Step):
         """Seconds; where shards are uneven, of the busiest device."""
         if not self.received:
             return 0.0
-        mesh, moved = self.source.mesh, max(self.received, self.sent)
+        mesh = self.source.mesh
         if self.result.mesh != mesh:
-            return _between(mesh, self.result.mesh, moved)
+            return _between(mesh, self.result.mesh, max(self.received, self.sent))
+        even = self.here.is_even and self.there.is_even  # then no device sends more than the busiest receives
+        moved = self.received if even else max(self.received, self.sent)
         return seconds(mesh.links_along(self.pieces), moved, neighbours=self.name == "update_halo")
 
     # -- messages -----------------------------------------------------------------------------------------------------

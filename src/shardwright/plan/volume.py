@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.plan.route import Change
+from shardwright.plan.route import change_between
 from shardwright.plan.windows import OUTSIDE, Blocks, Wanted, blocks_of
 from shardwright.sharding import DimLayout, Layout, Sharding, layout_of
 
@@ -219,7 +219,7 @@ def lower_bound(source: Sharding, target: Sharding, shape: Shape, itemsize: int)
     the least the busiest receives.
     """
     here, there = source.for_shape(shape), target.for_shape(shape)
-    change = Change(here, there) if here.mesh == there.mesh else None
+    change = change_between(here, there) if here.mesh == there.mesh else None
     aligned = change is not None and change.possible
     kept = here.mesh.axis_size(change.kept) if aligned and change is not None and change.kept else 1
     made = there.mesh.axis_size(there.partial) if there.partial else 1

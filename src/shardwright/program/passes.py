@@ -182,15 +182,16 @@ def peak_bytes(program: Program, order: Sequence[Node]) -> tuple[int, list[int]]
         left[node] += 1
     for node in (*program.inputs, *program.constants):
         left[node] = left.get(node, 0) + 1  # the caller keeps them
+    size = {node: _bytes(node) for node in order}
     held, most, at_each = 0, 0, []
     for node in order:
-        held += _bytes(node)
+        held += size[node]
         most = max(most, held)
         at_each.append(held)
         for x in {*node.nodes, node}:
             left[x] -= node.nodes.count(x)
             if left[x] == 0:
-                held -= _bytes(x)
+                held -= size[x]
     return most, at_each
 
 
@@ -201,12 +202,17 @@ def _bytes(node: Node) -> int:
 def _greedy(program: Program) -> list[Node]:
     """Of the nodes that are ready, always the one after which least is held; equals in the order written."""
     users = program.users
+    size = {node: _bytes(node) for node in program.nodes}
     waits = {node: len(set(node.nodes)) for node in program.nodes}
     left = {node: len(some) + (node in program.outputs) + (node in program.inputs) for node, some in users.items()}
     ready = [node for node in program.nodes if not waits[node]]
     order: list[Node] = []
     while ready:
-        best = min(ready[:WIDEST], key=lambda node: (_growth(node, left), node.number)) if len(ready) > 1 else ready[0]
+        best = (
+            min(ready[:WIDEST], key=lambda node: (_growth(node, left, size), node.number))
+            if len(ready) > 1
+            else ready[0]
+        )
         ready.remove(best)
         order.append(best)
         for x in set(best.nodes):
@@ -218,10 +224,10 @@ def _greedy(program: Program) -> list[Node]:
     return order
 
 
-def _growth(node: Node, left: Mapping[Node, int]) -> int:
+def _growth(node: Node, left: Mapping[Node, int], size: Mapping[Node, int]) -> int:
     """By how much more is held after a node than before."""
-    freed = sum(_bytes(x) for x in set(node.nodes) if left[x] == node.nodes.count(x))
-    return (_bytes(node) if left[node] else 0) - freed
+    freed = sum(size[x] for x in set(node.nodes) if left[x] == node.nodes.count(x))
+    return (size[node] if left[node] else 0) - freed
 
 
 def optimised(program: Program) -> Program:
