@@ -4,14 +4,18 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import shardwright as sw
+from helpers import assert_same
 from programs import programs
+from shardwright import collectives as c
+from shardwright.errors import CollectiveError
 from shardwright.program import Propagation, Type, compiled, lower, received, trace
 from shardwright.program.passes import Rewriter, fused, peak_bytes, reduced_once, scheduled, shortened
 from shardwright.program.run import layout
+from strategies import axis_lists, host_arrays, meshes, shapes, shardings
 
 
 def close(actual, expected):
@@ -104,3 +108,52 @@ def test_explain_adds_up(program):
     assert explanation.peak_bytes >= max((row.memory for row in explanation.rows), default=0)
     assert all(row.lower_bound <= row.bytes for row in explanation.rows)
     assert str(explanation).splitlines()[-1].startswith(f"{len(explanation.rows)} steps; a device receives")
+
+
+# -- the local view in programs -----------------------------------------------------------------------------------------
+
+
+def local_step(name, draw, mesh, ndim):
+    """A collective that has a meaning for tensors of any sizes, as a function of a tensor per device."""
+    axes = draw(axis_lists(mesh, min_size=1))
+    dim = draw(st.integers(0, ndim - 1))
+    root = tuple(draw(st.integers(0, mesh.axis(axis).size - 1)) for axis in axes)
+    return {
+        "all_gather": lambda v: c.all_gather(v, axes, dim),
+        "broadcast": lambda v: c.broadcast(v, axes, root),
+        "gather": lambda v: c.gather(v, axes, dim, root),
+        "shift": lambda v: c.shift(v, axes, axes[0], 1, True),
+        "send": lambda v: c.recv(c.send(v, axes, root), axes, root),
+        "map": lambda v: v.map(lambda x: x[::-1] * 2),
+        "add": lambda v: v + v * 3,
+    }[name]
+
+
+@settings(max_examples=200)
+@given(data=st.data(), mesh=meshes(max_axes=3, max_devices=12), shape=shapes(min_dims=1, max_dims=3))
+def test_the_local_view_is_the_same_inside_programs(data, mesh, shape):
+    host = host_arrays(shape)
+    x = sw.shard(host, data.draw(shardings(mesh, shape, partial=False, halo=False)))
+    names = data.draw(st.lists(st.sampled_from("all_gather broadcast gather shift send map add".split()), max_size=3))
+    steps = [local_step(name, data.draw, mesh, len(shape)) for name in names]
+    seen = []
+
+    def local(v):
+        for step in steps:
+            v = step(v)
+        seen.append(v)
+        return c.all_reduce(v.map(np.sum), mesh.axis_names)
+
+    run = sw.shard_map(local, mesh, x.sharding, sw.P())
+    try:
+        expected = run(x)
+    except CollectiveError as error:
+        assume("different sizes" in str(error))
+        with pytest.raises(CollectiveError):
+            sw.sjit(run)(x)
+        return
+    held = [tensor.copy() for tensor in seen[0].values()]
+    assert_same(sw.sjit(run)(x), expected)
+    measured = sw.measure(run, x)
+    assert all(row.counted == row.bytes and row.lower_bound <= row.bytes for row in measured.rows), measured
+    assert int(np.asarray(expected)) == sum(int(tensor.sum()) for tensor in held)

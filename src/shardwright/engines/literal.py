@@ -15,10 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.collectives import (
-    AllGather,
-    AllToAll,
     Collective,
-    Gather,
     Recv,
     ReduceScatter,
     Scatter,
@@ -29,7 +26,7 @@ from shardwright.collectives import Reduce as CollectiveReduce
 from shardwright.engines.compiled import scanned
 from shardwright.engines.lanes import Lanes, focus, select, stack, tensors
 from shardwright.engines.mailbox import Mailbox, received
-from shardwright.errors import CollectiveError, EngineError
+from shardwright.errors import EngineError
 from shardwright.kernels import NUMPY, run
 from shardwright.mesh import Mesh
 from shardwright.plan import (
@@ -374,7 +371,7 @@ class Literal:
         step = LocalStep(
             _bound(collective, lanes), LocalShapes.of(mesh, [part.shape for part in parts]), parts[0].dtype
         )
-        _check_groups(step)
+        step.check()
         return stack(mesh, self._around(step, parts) if step.reduces else self._passed(step, parts))
 
     def _passed(self, step: LocalStep, parts: Sequence[Array]) -> list[Array]:
@@ -451,26 +448,6 @@ def _bound(collective: Collective, lanes: Lanes) -> Collective:
         for shape in select(focused, at, bound.root).shapes():
             bound.bind(mesh, shape, dtype)
     return bound
-
-
-def _check_groups(step: LocalStep) -> None:
-    """Members of one group must agree in size wherever their tensors are joined or combined."""
-    c = step.collective
-    free = {AllGather: ("dim",), Gather: ("dim",), AllToAll: ("concat_dim",)}.get(type(c), ())
-    if len(step.shapes.shapes) == 1 or not (step.reduces or free or isinstance(c, UpdateHalo)):
-        return
-    joined = {getattr(c, name) for name in free}
-    if isinstance(c, UpdateHalo):
-        return
-    for place in range(step.mesh.size):
-        shapes = [step.shapes.at(member) for member in step.members(place)]
-        for dim in range(len(shapes[0])):
-            sizes = sorted({shape[dim] for shape in shapes})
-            if dim not in joined and len(sizes) > 1:
-                raise CollectiveError(
-                    f"{step.name}: the devices of one group hold tensors of different sizes {sizes} along dim {dim}. "
-                    f"They must be equal there: pad the tensors, or use a sharding whose shards are even."
-                )
 
 
 def _flag(data: Store) -> bool:

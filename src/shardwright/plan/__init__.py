@@ -15,6 +15,8 @@ from shardwright.plan.code import (
     While,
     parts_of,
 )
+from shardwright.plan.factors import PARTIAL, dims_of, homes
+from shardwright.plan.fetch import Fetch, element_step
 from shardwright.plan.local_view import LocalShapes, LocalStep
 from shardwright.plan.operation import (
     ImplicitGather,
@@ -36,15 +38,13 @@ from shardwright.plan.reshard import (
     plan_reshard,
     relabelled,
 )
-from shardwright.plan.steps import Fetch, Message, Move, Reduce, Step, carrier, element_step
+from shardwright.plan.rings import Reduce, carrier
+from shardwright.plan.steps import Message, Move, Step
 from shardwright.plan.strategy import (
-    PARTIAL,
     Price,
     Problem,
     Strategy,
     choose,
-    dims_of,
-    homes,
     price_of,
     result_without_moves,
     strategies,

@@ -13,7 +13,8 @@ import numpy as np
 from shardwright.hardware import seconds
 from shardwright.kernels import Call
 from shardwright.plan.local_view import LocalStep
-from shardwright.plan.steps import Reduce, Step
+from shardwright.plan.rings import Reduce
+from shardwright.plan.steps import Step
 from shardwright.sharding import Layout
 
 

@@ -28,9 +28,10 @@ from shardwright.collectives import (
     Shift,
     UpdateHalo,
 )
+from shardwright.errors import CollectiveError
 from shardwright.hardware import seconds
 from shardwright.mesh import Mesh
-from shardwright.plan.steps import carrier, group_of, sub_blocks
+from shardwright.plan.rings import carrier, group_of, sub_blocks
 
 Shape = tuple[int, ...]
 Box = tuple[slice, ...]
@@ -114,6 +115,20 @@ class LocalStep:
     def reduces(self) -> bool:
         """Whether it combines tensors."""
         return isinstance(self.collective, AllReduce | ReduceScatter | Reduce)
+
+    def check(self) -> None:
+        """Refuse groups whose members differ in size along a dim in which their tensors are joined or combined."""
+        c = self.collective
+        if len(self.shapes.shapes) == 1 or not (self.reduces or isinstance(c, AllGather | Gather | AllToAll)):
+            return
+        joined = c.concat_dim if isinstance(c, AllToAll) else c.dim if isinstance(c, AllGather | Gather) else None
+        for place in range(self.mesh.size):
+            for dim, sizes in enumerate(zip(*map(self.shapes.at, self.members(place)), strict=True)):
+                if dim != joined and len(set(sizes)) > 1:
+                    raise CollectiveError(
+                        f"{self.name}: the devices of one group hold tensors of different sizes {sorted(set(sizes))} along "
+                        f"dim {dim}. They must be equal there: pad the tensors, or use a sharding whose shards are even."
+                    )
 
     # -- results --------------------------------------------------------------------------------------------------------
 

@@ -17,17 +17,11 @@ from shardwright.kernels.along import lowest
 from shardwright.mesh import Mesh
 from shardwright.ops import OPS, Attrs, Op, Rule, is_small
 from shardwright.plan.code import Instruction, Local, Slot
+from shardwright.plan.fetch import Fetch
+from shardwright.plan.inner import extremes_steps, fetch_of, totals_of, totals_steps
 from shardwright.plan.reshard import gathered_dims, move_steps
-from shardwright.plan.steps import Fetch, Step
-from shardwright.plan.strategy import (
-    Problem,
-    Strategy,
-    choose,
-    extremes_steps,
-    fetch_of,
-    totals_of,
-    totals_steps,
-)
+from shardwright.plan.steps import Step
+from shardwright.plan.strategy import Problem, Strategy, choose
 from shardwright.plan.windows import Picked
 from shardwright.sharding import Layout, P, Sharding, describe, layout_of
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 import shardwright.plan.volume as volume
 from shardwright.errors import ShardingError
 from shardwright.mesh import Mesh, as_ints
+from shardwright.plan.rings import Reduce
 from shardwright.plan.route import MOST_STATES, SOME_STATES, Hop, change_between
-from shardwright.plan.steps import Move, Reduce, Step
+from shardwright.plan.steps import Move, Step, is_even
 from shardwright.sharding import P, Sharding, as_spec, check_partial, describe, layout_of, parse_dtype, truncates
 
 Shape = tuple[int, ...]
@@ -305,13 +306,6 @@ class _Maker:
         self._finish(at, target, steps)
         return tuple(steps)
 
-    def _even(self, sharding: Sharding) -> bool:
-        """Whether all shards are equal blocks."""
-        plain = not sharding.offsets and not sharding.halo
-        return plain and all(
-            n % sharding.mesh.axis_size(a) == 0 for n, a in zip(self.shape, sharding.dims, strict=True)
-        )
-
     def _reduces_well(self, source: Sharding, hops: Sequence[Hop]) -> bool:
         """Whether hops reduce in one step a value that must be."""
         reduces = sum(hop.name in ("all_reduce", "reduce_scatter") for hop in hops)
@@ -347,7 +341,7 @@ class _Maker:
     def _after(self, at: Sharding, hop: Hop) -> Sharding:
         """Where a collective leaves a tensor: even shards where the chain says, uneven ones where the collective does."""
         mesh, shape = at.mesh, self.shape
-        if self._even(at) and all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, hop.state, strict=True)):
+        if is_even(at, shape) and all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, hop.state, strict=True)):
             partial = at.partial
             if hop.name in ("all_reduce", "reduce_scatter"):
                 partial = tuple(axis for axis in mesh.cut(partial, by=hop.axes) if axis not in hop.axes)
@@ -370,7 +364,9 @@ class _Maker:
         return Move(name, pieces, at, result, self.shape, self.dtype, dim, other)
 
     def _finish(self, at: Sharding, target: Sharding, steps: list[Step]) -> None:
-        """Exchange what still lies elsewhere, fill halos, mark what is to be partial."""
+        """Exchange what other devices still hold, fill halos, mark what is to be partial."""
+        if at is target:
+            return
         plain = target.replace(halo={}, partial=at.partial, reduction=at.reduction).for_shape(self.shape)
         if at.mesh != target.mesh:
             plain = target.replace(halo={}, partial=()).for_shape(self.shape)
@@ -388,7 +384,7 @@ class _Maker:
 
     def _exchange(self, name: str, at: Sharding, result: Sharding) -> Move:
         """A step that names every axis it crosses; a local one if it crosses none."""
-        if name == "exchange" and at.mesh == result.mesh and self._even(at) and self._even(result):
+        if name == "exchange" and at.mesh == result.mesh and is_even(at, self.shape) and is_even(result, self.shape):
             change = change_between(at, result)
             if change.possible:
                 return self._move(name if change.crossed else "local", change.crossed, at, result)

@@ -8,7 +8,7 @@ A **move** is its messages: every device gets, from devices that hold them, the 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -17,21 +17,18 @@ from numpy.typing import NDArray
 
 from shardwright.collectives import (
     AllGather,
-    AllReduce,
     AllSlice,
     AllToAll,
     Collective,
     Exchange,
     Permute,
-    ReduceScatter,
     UpdateHalo,
 )
 from shardwright.hardware import latency, seconds, seconds_per_byte
 from shardwright.mesh import Mesh
-from shardwright.ops import RowMap
 from shardwright.plan.route import change_between
 from shardwright.plan.volume import Meeting, lower_bound, meeting
-from shardwright.plan.windows import OUTSIDE, Picked, Wanted, blocks_of, picked, runs
+from shardwright.plan.windows import OUTSIDE, Wanted, blocks_of, runs
 from shardwright.sharding import Layout, P, Sharding, block_size, layout_of
 
 Shape = tuple[int, ...]
@@ -73,6 +70,8 @@ class Step:
     @cached_property
     def axes(self) -> tuple[str, ...]:
         """The axes that it runs along: neighbouring pieces of one axis as one."""
+        if all(piece in self.source.mesh.sizes for piece in self.pieces):
+            return self.pieces
         return Sharding(self.source.mesh, P(self.pieces)).dims[0]
 
     @property
@@ -162,18 +161,24 @@ class Move(Step):
         """Bytes that the busiest device receives."""
         if self.name in ("local", "all_slice"):
             return 0
-        if self.result.mesh == self.source.mesh and self.here.is_even and self.there.is_even:
+        if self._even:
             return self._received_evenly() * self.itemsize
         return self._meeting.received() * self.itemsize
 
+    @cached_property
+    def _even(self) -> bool:
+        """Whether all shards are equal blocks, before and after, on one mesh."""
+        same = self.result.mesh == self.source.mesh
+        return same and is_even(self.source, self.shape) and is_even(self.result, self.shape)
+
     def _received_evenly(self) -> int:
         """Elements, where all shards are equal blocks."""
-        local, group = math.prod(self.here.local_shape), self.source.mesh.axis_size(self.pieces)
+        local, group = self.source.local_size(self.shape), self.source.mesh.axis_size(self.pieces)
         if self.name in ("all_gather", "prefix"):
             return local * (group - 1)
         if self.name == "all_to_all":
             return local - local // group
-        after = math.prod(self.there.local_shape)
+        after = self.result.local_size(self.shape)
         change = change_between(self.source, self.result)
         if not change.possible:
             return self._meeting.received()
@@ -186,7 +191,7 @@ class Move(Step):
         """Bytes that the busiest device sends, if those who hold the same share the work evenly."""
         if self.name == "update_halo" or not self.received:
             return self.received
-        if self.name in ("all_gather", "prefix", "all_to_all", "permute") and self.here.is_even and self.there.is_even:
+        if self.name in ("all_gather", "prefix", "all_to_all", "permute") and self._even:
             return self.received
         return self._meeting.sent() * self.itemsize
 
@@ -206,8 +211,8 @@ class Move(Step):
         mesh = self.source.mesh
         if self.result.mesh != mesh:
             return _between(mesh, self.result.mesh, max(self.received, self.sent))
-        even = self.here.is_even and self.there.is_even  # then no device sends more than the busiest receives
-        moved = self.received if even else max(self.received, self.sent)
+        # Where shards are even no device sends more than the busiest receives.
+        moved = self.received if self._even else max(self.received, self.sent)
         return seconds(mesh.links_along(self.pieces), moved, neighbours=self.name == "update_halo")
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -225,7 +230,7 @@ class Move(Step):
             list(self._pieces(dim, number, mine[dim] if own is not None else None))
             for dim, number in enumerate(there.shard_numbers(place))
         ]
-        base = _coords(own if own is not None else place % self.source.mesh.size, here.full_shape)
+        base = coords_of(own if own is not None else place % self.source.mesh.size, here.full_shape)
         found = []
         for parts in product(*pieces):
             sender = _holder(here, base, [part[0] for part in parts])
@@ -268,7 +273,7 @@ class Move(Step):
         """Places that may want rows of this one's shard: they agree with it along axes that split nothing of the source."""
         here, there = self._meeting_of().source, self._meeting_of().target
         shape = here.full_shape
-        coords = _coords(place, shape)
+        coords = coords_of(place, shape)
         split = {lane for dim in here.dims for lane in dim.lanes}
         per_dim = []
         for dim, number in enumerate(here.shard_numbers(place)):
@@ -286,7 +291,7 @@ class Move(Step):
         found = []
         for numbers in product(*per_dim):
             for at in product(*free):
-                found.append(_place(_with_numbers(there, at, numbers), shape))
+                found.append(place_of(_with_numbers(there, at, numbers), shape))
         return found
 
     @property
@@ -321,245 +326,7 @@ class Move(Step):
         members = [mesh.position(device) for device in mesh.groups(axes)[0]]
         holder = {self.here.shard_numbers(place): at for at, place in enumerate(members)}
         for at, place in enumerate(members):
-            yield _coords(holder[self.there.shard_numbers(place)], sizes), _coords(at, sizes)
-
-
-@dataclass(frozen=True)
-class Fetch(Move):
-    """Rows of a tensor, brought to the devices whose part of an operation's result reads them.
-
-    The result is an ordinary tensor: along a dim with a row map, the rows that each shard wants, one shard after the other,
-    with explicit offsets; rows outside the tensor are `fill`. `cuts` are the offsets of the operation's result.
-    """
-
-    maps: tuple[RowMap | None, ...] = ()
-    cuts: tuple[tuple[int, ...], ...] = ()
-    fill: Any = 0
-
-    @staticmethod
-    def of(
-        source: Sharding,
-        shape: Shape,
-        dtype: "np.dtype[Any]",
-        maps: tuple[RowMap | None, ...],
-        cuts: tuple[tuple[int, ...], ...],
-        fill: Any = 0,
-        everywhere: bool = False,
-    ) -> "Fetch":
-        """The fetch for row maps and the offsets of the result; it knows its own result and axes.
-
-        With `everywhere` dims with a map are whole in the result: every device gets their rows.
-        """
-        offsets: dict[int, Sequence[int]] = {}
-        sizes = list(shape)
-        spec = [() if everywhere and row_map else axes for row_map, axes in zip(maps, source.dims, strict=True)]
-        for dim, row_map in enumerate(maps):
-            if row_map is not None:
-                rows = picked(row_map, cuts[dim], shape[dim])
-                sizes[dim] = rows.offsets[-1]
-                if spec[dim]:
-                    offsets[dim] = rows.offsets
-            elif source.offsets_of(dim):
-                offsets[dim] = source.offsets_of(dim)
-        result = source.replace(spec=P(*spec), offsets=offsets, halo={}).for_shape(tuple(sizes))
-        made = Fetch("fetch", (), source, result, shape, dtype, maps=maps, cuts=cuts, fill=fill)
-        if not made._meeting_of().received():
-            return made
-        return Fetch(
-            "fetch", made._meeting_of().crossed(), source, result, shape, dtype, maps=maps, cuts=cuts, fill=fill
-        )
-
-    @cached_property
-    def result_shape(self) -> Shape:
-        """The shape of the fetched tensor."""
-        rows = zip(self.wanted, self.shape, strict=True)
-        return tuple(w.offsets[-1] if isinstance(w, Picked) else n for w, n in rows)
-
-    @cached_property
-    def wanted(self) -> tuple[Wanted, ...]:
-        """For each dim the rows that the shards of the result want."""
-        return tuple(
-            blocks_of(self.here.dims[dim]) if row_map is None else picked(row_map, self.cuts[dim], self.shape[dim])
-            for dim, row_map in enumerate(self.maps)
-        )
-
-    @cached_property
-    def _own_meeting(self) -> Meeting:
-        return Meeting(self.here, self.there, self.wanted)
-
-    def _meeting_of(self) -> Meeting:
-        return self._own_meeting
-
-    @cached_property
-    def received(self) -> int:
-        """Bytes that the busiest device receives."""
-        return self._own_meeting.received() * self.itemsize
-
-    @property
-    def sent(self) -> int:
-        """Bytes that the busiest device sends: about what it receives."""
-        return self.received
-
-    @property
-    def lower_bound(self) -> int:
-        """Bytes that some device must receive: it fetches only rows that it reads and lacks."""
-        return self.received
-
-    @property
-    def gathered_dims(self) -> tuple[int, ...]:
-        """Split dims of which some device wants every row."""
-        if not self.received:
-            return ()
-        rows = enumerate(zip(self.wanted, self.here.dims, strict=True))
-        return tuple(
-            at
-            for at, (w, dim) in rows
-            if isinstance(w, Picked) and dim.size > dim.block and int(w.wants(np.arange(w.parts)).max()) == dim.size
-        )
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether every device already holds just the rows that it wants."""
-        rows = zip(self.maps, self.wanted, self.here.dims, strict=True)
-        return all(
-            row_map is None
-            or (
-                isinstance(w, Picked)
-                and not dim.low
-                and not dim.high
-                and np.array_equal(w.starts, dim.offsets)
-                and np.array_equal(w.flat, np.arange(dim.size))
-            )
-            for row_map, w, dim in rows
-        )
-
-
-@dataclass(frozen=True)
-class Reduce(Step):
-    """A ring over each group, in group order, of what its devices hold.
-
-    all_reduce cuts the flattened local tensor into chunks of ceil(n/p): chunk i starts at member i + 1, is combined at each
-    member on its way and ends at member i; a second round hands the finished chunks on. For reduce_scatter the chunks are the
-    shards of the result, and there is no second round.
-    """
-
-    dim: int = -1  # of a reduce_scatter: the dim that gains axes
-
-    @cached_property
-    def carrier(self) -> "np.dtype[Any]":
-        """The dtype that travels: averages of integers and of small floats are summed in a wider one."""
-        return carrier(self.source.reduction, self.dtype)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element that travels."""
-        return self.carrier.itemsize
-
-    @cached_property
-    def local(self) -> int:
-        """Elements of the largest shard, halos included."""
-        return math.prod(self.here.local_shape)
-
-    @cached_property
-    def group(self) -> int:
-        """How many devices combine what they hold."""
-        return self.source.mesh.axis_size(self.pieces)
-
-    def chunks(self, place: int) -> list[Box | tuple[int, int]]:
-        """What travels around the group of a place: boxes of the shard, or ranges of it flattened."""
-        view = self.here.at(place)
-        if self.name == "reduce_scatter":
-            low, high = view.offsets[self.dim]
-            bounds = sub_blocks(high - low, self.group)
-            before, after = (slice(None),) * self.dim, (slice(None),) * (len(self.shape) - self.dim - 1)
-            return [(*before, slice(a, b), *after) for a, b in bounds]
-        return list(sub_blocks(math.prod(view.local_shape), self.group))
-
-    @cached_property
-    def received(self) -> int:
-        """Bytes that the busiest device receives: all chunks but the one that starts with it, and its own."""
-        local, p = self.local, self.group
-        if p == 1 or not local:
-            return 0
-        if self.name == "reduce_scatter":
-            rows = self.here.dims[self.dim].sizes
-            least = np.maximum(rows - (p - 1) * block_size(rows, p), 0)  # of the last chunk
-            most = int((rows - least).max(initial=0))
-            return local // max(self.here.local_shape[self.dim], 1) * most * self.itemsize
-        return int(self.per_member.max()) * self.itemsize
-
-    @cached_property
-    def per_member(self) -> Ints:
-        """Of an all_reduce: elements that each member of a group receives, where shards are largest."""
-        local, p = self.local, self.group
-        block = int(block_size(local, p))
-        sizes = np.clip(local - np.arange(p) * block, 0, block)
-        return 2 * local - sizes - np.roll(sizes, 1)
-
-    @property
-    def sent(self) -> int:
-        """Bytes that the busiest device sends: what its neighbour receives."""
-        return self.received
-
-    @cached_property
-    def message(self) -> int:
-        """Bytes of the largest single message."""
-        if self.name == "reduce_scatter":
-            return self.result.local_size(self.shape) * self.itemsize
-        return int(block_size(self.local, self.group)) * self.itemsize
-
-    @cached_property
-    def time(self) -> float:
-        """Seconds."""
-        rounds = 2 if self.name == "all_reduce" else 1
-        return seconds(self.source.mesh.links_along(self.pieces), self.received, rounds)
-
-    @cached_property
-    def collective(self) -> Collective:
-        """The step as a collective on the tensors of each device."""
-        if self.name == "reduce_scatter":
-            return ReduceScatter(self.axes, self.dim, self.source.reduction)
-        return AllReduce(self.axes, self.source.reduction)
-
-    def members(self, place: int) -> list[int]:
-        """The places of the group that a place belongs to, in group order."""
-        return group_of(self.source.mesh, self.pieces, place)
-
-
-def group_of(mesh: Mesh, axes: Sequence[str], place: int) -> list[int]:
-    """The places of the group along some axes that a place belongs to, in group order: the first axis outermost."""
-    lanes = mesh.lanes(axes)
-    shape = tuple(mesh.axis(lane).size for lane in lanes)
-    coords = list(_coords(place, shape))
-    inner = [lanes.index(piece) for piece in mesh.cut(tuple(axes), by=lanes)]
-    result = []
-    for at in product(*(range(shape[lane]) for lane in inner)):
-        for lane, n in zip(inner, at, strict=True):
-            coords[lane] = n
-        result.append(_place(coords, shape))
-    return result
-
-
-@lru_cache(maxsize=4096)
-def element_step(source: Sharding, shape: Shape, dtype: "np.dtype[Any]", place: tuple[int, ...]) -> Fetch:
-    """One element, from the devices that hold it to all."""
-    maps = tuple(RowMap(1, row) for row in place)
-    return Fetch.of(source, shape, dtype, maps, ((0, 1),) * len(shape), everywhere=True)
-
-
-def carrier(reduction: str, dtype: "np.dtype[Any]") -> "np.dtype[Any]":
-    """The dtype in which a reduction travels."""
-    if reduction != "average":
-        return dtype
-    if dtype.kind in "biu":
-        return np.dtype(np.float64)
-    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
-
-
-def sub_blocks(size: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Where each of the usual blocks of a size begins and ends."""
-    block = int(block_size(size, parts))
-    return ((min(i * block, size), min((i + 1) * block, size)) for i in range(parts))
+            yield coords_of(holder[self.there.shard_numbers(place)], sizes), coords_of(at, sizes)
 
 
 def _between(here: Mesh, there: Mesh, moved: int) -> float:
@@ -571,6 +338,12 @@ def _between(here: Mesh, there: Mesh, moved: int) -> float:
     groups = [mesh.links_along(axes) for mesh, axes in pairs]
     hops = [sum(latency(size, link) for size, link in group) for group in groups]
     return max(least, *hops) + moved * max(map(seconds_per_byte, groups))
+
+
+def is_even(sharding: Sharding, shape: Shape) -> bool:
+    """Whether all shards of a tensor are equal blocks."""
+    plain = not sharding.offsets and not sharding.halo
+    return plain and all(n % sharding.mesh.axis_size(a) == 0 for n, a in zip(shape, sharding.dims, strict=True))
 
 
 def _stretch(first: int, count: int, step: int) -> slice:
@@ -589,7 +362,7 @@ def _home(source: Mesh, result: Mesh, place: int) -> int | None:
         return None
 
 
-def _coords(place: int, shape: Sequence[int]) -> Shape:
+def coords_of(place: int, shape: Sequence[int]) -> Shape:
     coords = []
     for n in reversed(shape):
         place, at = divmod(place, n)
@@ -597,7 +370,7 @@ def _coords(place: int, shape: Sequence[int]) -> Shape:
     return tuple(reversed(coords))
 
 
-def _place(coords: Sequence[int], shape: Sequence[int]) -> int:
+def place_of(coords: Sequence[int], shape: Sequence[int]) -> int:
     place = 0
     for at, n in zip(coords, shape, strict=True):
         place = place * n + at
@@ -615,4 +388,4 @@ def _with_numbers(layout: Layout, coords: Sequence[int], numbers: Sequence[int])
 
 def _holder(layout: Layout, base: Sequence[int], numbers: Sequence[int]) -> int:
     """The place that holds some shards and agrees with `base` along every other lane."""
-    return _place(_with_numbers(layout, base, numbers), layout.full_shape)
+    return place_of(_with_numbers(layout, base, numbers), layout.full_shape)

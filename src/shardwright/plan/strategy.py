@@ -19,17 +19,32 @@ import numpy as np
 
 from shardwright.hardware import latency, seconds, seconds_per_byte
 from shardwright.mesh import Mesh
-from shardwright.ops import Dims, Op, Rule
+from shardwright.ops import Op, Rule
+from shardwright.plan.factors import (
+    PARTIAL,
+    Placement,
+    cut_together,
+    dims_of,
+    explicit_cuts,
+    factors_with,
+    fitted,
+    homes,
+    kept_of_operand,
+    leaves_idle,
+    ordered,
+    overlaps,
+    pieces_of,
+    result_cuts,
+)
+from shardwright.plan.inner import extremes_steps, fetch_of, totals_steps
 from shardwright.plan.reshard import Cost, move_costs, move_steps
-from shardwright.plan.steps import Fetch, Move, Reduce, Step
-from shardwright.sharding import P, Sharding, block_size, layout_of
+from shardwright.plan.steps import Step
+from shardwright.sharding import Sharding, block_size
 
-PARTIAL = "partial"
 _STAY, _SLICE, _MOVE, _GATHER, _SCATTER, _REDUCE = range(6)  # what an operand does about an axis
 MOST_IDLE = 4  # axes that nothing uses which are tried
 MOST = 81  # placements looked at beyond those that keep every axis where some operand has it
 
-Placement = dict[str, str | None]  # axis -> factor, None or PARTIAL
 Shape = tuple[int, ...]
 
 
@@ -201,14 +216,14 @@ class Problem:
         self.mesh = mesh = next(s for s in (*operands, *wanted) if s is not None).mesh
         used = [axis for sharding in operands for axis in sharding.axes]
         self.wanted = [s if s is not None and mesh.share_a_cut((*used, *s.axes)) else None for s in wanted]
-        self.operands = _cut_together(mesh, operands)
+        self.operands = cut_together(mesh, operands)
         given = [homes(rule, dims, s, shape) for dims, s, shape in zip(rule.inputs, self.operands, shapes, strict=True)]
         hints = [homes(rule, rule.outputs[i], s, rule.out_shape(i)) for i, s in enumerate(self.wanted) if s is not None]
         self.homes = [*given, *hints]
-        self.pieces = _pieces(mesh, [*self.operands, *(s for s in self.wanted if s is not None)], self.homes)
-        self.found = [{piece: _where(mesh, piece, home) for piece in self.pieces} for home in given]
-        self.hinted = [{piece: _where(mesh, piece, home) for piece in self.pieces} for home in hints]
-        self.partial = [{p for p in self.pieces if _overlaps(mesh, p, s.partial)} for s in self.operands]
+        self.pieces = pieces_of(mesh, [*self.operands, *(s for s in self.wanted if s is not None)], self.homes)
+        self.found = [{piece: factors_with(mesh, piece, home) for piece in self.pieces} for home in given]
+        self.hinted = [{piece: factors_with(mesh, piece, home) for piece in self.pieces} for home in hints]
+        self.partial = [{p for p in self.pieces if overlaps(mesh, p, s.partial)} for s in self.operands]
         self.seen: set[tuple[Any, ...]] = set()
         sizes = [s.local_size(shape) * n for s, shape, n in zip(operands, shapes, itemsizes, strict=True)]
         held = [{p for axes in s.dims for p in mesh.cut(axes, by=self.pieces)} for s in self.operands]
@@ -326,97 +341,19 @@ class Problem:
             yield tuple(of[places[piece]] for piece in stage)
 
 
-def _cut_together(mesh: Mesh, operands: Sequence[Sharding]) -> list[Sharding]:
-    """The operands without those pieces of axes that share no cut with the pieces of operands before them."""
-    result: list[Sharding] = []
-    used: list[str] = []
-    for sharding in operands:
-        lost = [axis for axis in sharding.axes if not mesh.share_a_cut((*used, axis))]
-        if lost:
-            dims = [tuple(axis for axis in axes if axis not in lost) for axes in sharding.dims]
-            kept = {
-                d: sharding.offsets_of(d)
-                for d in range(len(dims))
-                if dims[d] == sharding.dims[d] and sharding.offsets_of(d)
-            }
-            partial = tuple(axis for axis in sharding.partial if axis not in lost)
-            sharding = Sharding(mesh, dims, partial=partial, reduction=sharding.reduction, offsets=kept)
-        used += sharding.axes
-        result.append(sharding)
-    return result
-
-
-# -- from dims to factors ---------------------------------------------------------------------------------------------
-
-
-def homes(rule: Rule, dims: Dims, sharding: Sharding, shape: Shape) -> dict[str, tuple[str, ...]]:
-    """Which axes an operand or result has on each factor; a product dim hands its axes to its factors, outermost first."""
-    result: dict[str, tuple[str, ...]] = {}
-    for at, (dim, axes) in enumerate(zip(dims, sharding.dims, strict=True)):
-        if len(dim) == 1:
-            result[dim[0]] = axes
-        elif len(dim) > 1 and shape[at] % sharding.mesh.axis_size(axes) == 0 and not sharding.offsets_of(at):
-            result.update(_deal(rule, sharding.mesh, dim, axes))
-    return result
-
-
-def _deal(rule: Rule, mesh: Mesh, dim: tuple[str, ...], axes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Axes of a product dim, dealt to its factors; an axis that fills one factor and more is cut in two."""
-    pending = [mesh.axis(axis) for axis in axes]
-    result: dict[str, tuple[str, ...]] = {}
-    for factor in dim:
-        room = rule.sizes[factor]
-        taken: list[str] = []
-        while pending and room > 1:
-            axis = pending[0]
-            if room % axis.size == 0:
-                pending.pop(0)
-            elif axis.size % room == 0:
-                axis, rest = axis._replace(size=room), axis._replace(pre=axis.pre * room, size=axis.size // room)
-                pending[0] = rest
-            else:
-                return result | {factor: tuple(taken)}
-            taken.append(axis.text(mesh.sizes[axis.name]))
-            room //= axis.size
-        result[factor] = tuple(taken)
-        if room > 1:
-            break  # factors further in would not be contiguous
-    return result
-
-
-def _pieces(
-    mesh: Mesh, operands: Sequence[Sharding], homes: Sequence[Mapping[str, tuple[str, ...]]]
-) -> tuple[str, ...]:
-    """The axes in use, cut wherever any operand or factor cuts them."""
-    used = list(dict.fromkeys(axis for sharding in operands for axis in sharding.axes if mesh.axis(axis).size > 1))
-    cuts = [axis for home in homes for axes in home.values() for axis in axes]
-    return tuple(dict.fromkeys(mesh.cut(used, by=(*used, *cuts))))
-
-
-def _overlaps(mesh: Mesh, piece: str, axes: Sequence[str]) -> bool:
-    return piece in mesh.cut(tuple(axes), by=(piece,))
-
-
-def _where(mesh: Mesh, piece: str, home: Mapping[str, tuple[str, ...]]) -> list[str | None]:
-    return [factor for factor, axes in home.items() if _overlaps(mesh, piece, axes)]
-
-
-# -- from factors to shardings ----------------------------------------------------------------------------------------
-
-
 def strategy_for(problem: Problem, placement: Placement) -> Strategy | None:
     """Where operands and results lie for a placement, not priced; None where it has no meaning."""
     rule, mesh, operands = problem.rule, problem.mesh, problem.operands
-    axes_by_factor = _ordered(mesh, placement, problem.homes)
-    if any(_leaves_idle(rule, mesh, factor, axes, problem.homes) for factor, axes in axes_by_factor.items()):
+    axes_by_factor = ordered(mesh, placement, problem.homes)
+    if any(leaves_idle(rule, mesh, factor, axes, problem.homes) for factor, axes in axes_by_factor.items()):
         return None
-    cuts_by_factor = _cuts(rule, axes_by_factor, operands)
+    cuts_by_factor = explicit_cuts(rule, axes_by_factor, operands)
     kept = tuple(axis for axis, factor in placement.items() if factor == PARTIAL)
     reductions = {s.reduction for s in operands if s.partial} if kept else set()
     wanted: list[Sharding] = []
     for at, shape in enumerate(problem.shapes):
         dims = dims_of(mesh, rule.inputs[at], axes_by_factor, rule.sizes)
-        partial = _kept_partial(rule, mesh, kept, operands, at)
+        partial = kept_of_operand(rule, mesh, kept, operands, at)
         if dims is None or partial is None:
             return None
         offsets = {
@@ -425,7 +362,7 @@ def strategy_for(problem: Problem, placement: Placement) -> Strategy | None:
             if len(dim) == 1 and dim[0] in cuts_by_factor
         }
         reduction = next(iter(reductions)) if partial else "sum"
-        wanted.append(_sharding(mesh, dims, partial, reduction, offsets, shape))
+        wanted.append(fitted(mesh, dims, partial, reduction, offsets, shape))
     summed = {axis: rule.sums[f] for f, axes in axes_by_factor.items() if f in rule.sums for axis in axes}
     kinds = {*summed.values(), *reductions}
     if len(kinds) > 1:
@@ -435,8 +372,8 @@ def strategy_for(problem: Problem, placement: Placement) -> Strategy | None:
         dims = dims_of(mesh, out, axes_by_factor, rule.sizes)
         if dims is None:
             return None
-        cuts = _result_cuts(rule, mesh, at, axes_by_factor, cuts_by_factor)
-        results.append(_sharding(mesh, dims, (*kept, *summed), next(iter(kinds), "sum"), cuts, rule.out_shape(at)))
+        cuts = result_cuts(rule, mesh, at, axes_by_factor, cuts_by_factor)
+        results.append(fitted(mesh, dims, (*kept, *summed), next(iter(kinds), "sum"), cuts, rule.out_shape(at)))
     idle = sum(axis not in problem.pieces for axis in placement)
     return Strategy(placement, tuple(wanted), tuple(results), idle)
 
@@ -486,79 +423,6 @@ def inner_steps(problem: Problem, operands: Sequence[Sharding], results: Sequenc
     return [step for step in steps if step.received]
 
 
-def fetch_of(
-    rule: Rule,
-    operand: int,
-    sharding: Sharding,
-    results: Sequence[Sharding],
-    shape: Shape,
-    dtype: "np.dtype[Any]",
-    fill: Any = 0,
-) -> Fetch | None:
-    """The rows of an operand that an operation's result reads; None where it reads rows in place."""
-    dims = rule.inputs[operand]
-    maps = tuple(rule.rows.get(dim[0]) if len(dim) == 1 else None for dim in dims)
-    if not any(row_map is not None for row_map in maps):
-        return None
-    out = layout_of(results[0], rule.out_shape(0))
-    cuts = tuple(
-        () if row_map is None else tuple(out.dims[rule.outputs[0].index(dim)].offsets.tolist())
-        for dim, row_map in zip(dims, maps, strict=True)
-    )
-    return Fetch.of(sharding, shape, dtype, maps, cuts, fill)
-
-
-def totals_steps(rule: Rule, sharding: Sharding, shape: Shape, dtype: "np.dtype[Any]") -> tuple[Step, ...]:
-    """The step that brings the total of every shard along a prefix factor, one row each, to all of them."""
-    at = next(d for d, dim in enumerate(rule.inputs[0]) if dim == (rule.prefix,))
-    parts = sharding.parts(at)
-    if parts == 1:
-        return ()
-    rows, totals = totals_of(sharding, shape, at)
-    whole = [() if d == at else axes for d, axes in enumerate(totals.dims)]
-    cuts = {d: totals.offsets_of(d) for d in range(len(shape)) if d != at and totals.offsets_of(d)}
-    target = totals.replace(spec=P(*whole), offsets=cuts).for_shape(rows)
-    return (Move("prefix", sharding.dims[at], totals, target, rows, dtype, other=at),)
-
-
-def totals_of(sharding: Sharding, shape: Shape, dim: int) -> tuple[Shape, Sharding]:
-    """A tensor with one row for each shard of a dim: its shape, and its sharding beside the operand's."""
-    rows = tuple(sharding.parts(dim) if d == dim else n for d, n in enumerate(shape))
-    cuts = {d: sharding.offsets_of(d) for d in range(len(shape)) if d != dim and sharding.offsets_of(d)}
-    return rows, sharding.replace(offsets=cuts, halo={}).for_shape(rows)
-
-
-def extremes_steps(sharding: Sharding, shape: Shape, dtype: "np.dtype[Any]") -> tuple[Step, ...]:
-    """The step that lets all devices know the largest and the smallest of their integers."""
-    axes = tuple(axis for axes in sharding.dims for axis in axes if sharding.mesh.axis(axis).size > 1)
-    if not axes:
-        return ()
-    partial = Sharding(sharding.mesh, P(None), partial=axes, reduction="max").for_shape((2,))
-    return (Reduce("all_reduce", axes, partial, partial.replace(partial=()).for_shape((2,)), (2,), dtype),)
-
-
-def _sharding(
-    mesh: Mesh,
-    dims: Sequence[tuple[str, ...]],
-    partial: tuple[str, ...],
-    reduction: str,
-    offsets: Mapping[int, Sequence[int]],
-    shape: Shape,
-) -> Sharding:
-    if not offsets:
-        return Sharding.fitted(mesh, tuple(dims), partial, reduction, shape)
-    return Sharding(mesh, P(*dims), partial=partial, reduction=reduction, offsets=offsets).for_shape(shape)
-
-
-def _leaves_idle(
-    rule: Rule, mesh: Mesh, factor: str, axes: tuple[str, ...], homes: Sequence[Mapping[str, tuple[str, ...]]]
-) -> bool:
-    """Whether axes are put to a factor too small for them, where no operand has them already."""
-    if mesh.axis_size(axes) <= rule.sizes[factor]:
-        return False
-    return not set(axes) <= {p for home in homes for p in mesh.cut(home.get(factor, ()), by=axes)}
-
-
 def _afterwards(problem: Problem, wanted: Sequence[Sharding], results: Sequence[Sharding]) -> tuple[int, list[Cost]]:
     """The bytes that a device holds, and what is still to be communicated once operands are in place."""
     rule, size = problem.rule, problem.itemsize
@@ -587,112 +451,3 @@ def _scattered(mesh: Mesh, axes: tuple[str, ...], local: int) -> Cost:
     group = mesh.axis_size(axes)
     received = -(-local * (group - 1) // group)
     return Cost("reduce_scatter", axes, received, seconds(mesh.links_along(axes), received))
-
-
-def _ordered(
-    mesh: Mesh, placement: Placement, homes: Sequence[Mapping[str, tuple[str, ...]]]
-) -> dict[str, tuple[str, ...]]:
-    """The axes of each factor, in the order that the first operand which has them there has; new ones innermost."""
-    axes_by_factor: dict[str, list[str]] = {}
-    for home in homes:
-        for factor, axes in home.items():
-            for piece in mesh.cut(axes, by=tuple(placement)):
-                if placement.get(piece) == factor and piece not in axes_by_factor.setdefault(factor, []):
-                    axes_by_factor[factor].append(piece)
-    for piece, where in placement.items():
-        if where is not None and where != PARTIAL and piece not in axes_by_factor.setdefault(where, []):
-            axes_by_factor[where].append(piece)
-    return {factor: tuple(axes) for factor, axes in axes_by_factor.items()}
-
-
-def _cuts(
-    rule: Rule, axes_by_factor: Mapping[str, tuple[str, ...]], operands: Sequence[Sharding]
-) -> dict[str, tuple[int, ...]]:
-    """Explicit offsets that an operand already has along a factor, if its axes there are those of the strategy."""
-    cuts: dict[str, tuple[int, ...]] = {}
-    if not any(sharding.offsets for sharding in operands):
-        return cuts
-    blocks = {f for dims in (*rule.inputs, *rule.outputs) for dim in dims if len(dim) > 1 for f in dim}  # must be even
-    for dims, sharding in zip(rule.inputs, operands, strict=True):
-        for at, dim in enumerate(dims):
-            given = sharding.offsets_of(at)
-            if given and len(dim) == 1 and dim[0] not in cuts and dim[0] not in blocks:
-                mesh = sharding.mesh
-                axes = axes_by_factor.get(dim[0], ())
-                if mesh.cut(sharding.dims[at], by=axes) == mesh.cut(axes, by=sharding.dims[at]):
-                    cuts[dim[0]] = given
-    return cuts
-
-
-def dims_of(
-    mesh: Mesh,
-    dims: tuple[tuple[str, ...], ...],
-    axes_by_factor: Mapping[str, tuple[str, ...]],
-    sizes: Mapping[str, int],
-) -> list[tuple[str, ...]] | None:
-    """The axes of each dim, or None where a product dim would not be cut in contiguous blocks."""
-    result = []
-    for dim in dims:
-        axes: list[str] = []
-        for place, factor in enumerate(dim):
-            mine = axes_by_factor.get(factor, ())
-            if mine and len(dim) > 1:
-                outer = dim[:place]
-                if any(mesh.axis_size(axes_by_factor.get(f, ())) != sizes[f] for f in outer if sizes[f] > 1):
-                    return None
-                if sizes[factor] % mesh.axis_size(mine):
-                    return None
-            axes += mine
-        result.append(tuple(axes))
-    return result
-
-
-def _kept_partial(
-    rule: Rule, mesh: Mesh, kept: tuple[str, ...], operands: Sequence[Sharding], at: int
-) -> tuple[str, ...] | None:
-    """The partial axes an operand has in a strategy that keeps some; None where that would not be linear."""
-    if not kept:
-        return ()
-    if rule.linear not in ("mul", "first", "over"):
-        return kept
-    if rule.linear != "mul" and at > 0 and any(axis in mesh.cut(operands[at].partial, by=kept) for axis in kept):
-        return None
-    own = mesh.cut(operands[at].partial, by=kept)
-    for axis in kept:
-        holders = [i for i, sharding in enumerate(operands) if axis in mesh.cut(sharding.partial, by=kept)]
-        if len(holders) > 1:
-            return None
-    return tuple(axis for axis in kept if axis in own)
-
-
-def _result_cuts(
-    rule: Rule,
-    mesh: Mesh,
-    at: int,
-    axes_by_factor: Mapping[str, tuple[str, ...]],
-    cuts_by_factor: Mapping[str, tuple[int, ...]],
-) -> dict[int, Sequence[int]]:
-    offsets: dict[int, Sequence[int]] = {}
-    for d, dim in enumerate(rule.outputs[at]):
-        if len(dim) != 1 or not axes_by_factor.get(dim[0]):
-            continue
-        factor = dim[0]
-        if factor in rule.rows:
-            cuts = _owned_cuts(rule, factor, mesh.axis_size(axes_by_factor[factor]), cuts_by_factor.get(factor))
-            if cuts is not None:
-                offsets[d] = cuts
-        elif factor in cuts_by_factor:
-            offsets[d] = cuts_by_factor[factor]
-    return offsets
-
-
-def _owned_cuts(rule: Rule, factor: str, parts: int, cuts: tuple[int, ...] | None) -> list[int] | None:
-    """Where the result's shards begin if every row is made by the owner of the row it comes from."""
-    size, row_map = rule.sizes[factor], rule.rows[factor]
-    block = max(int(block_size(size, parts)), 1)
-    bounds = np.asarray(cuts) if cuts else np.minimum(np.arange(parts + 1) * block, size)
-    anchors = row_map.anchors(size)
-    owners = np.searchsorted(bounds, anchors, side="right") - 1
-    if len(owners) and bool((np.diff(owners) < 0).any()):
-        return None  # rows change their order: the usual blocks do
-    return [int(n) for n in np.searchsorted(owners, np.arange(parts), side="left")] + [row_map.size]

@@ -191,6 +191,7 @@ class LocalTrace:
             bound = collective.bind(mesh, shape, v.dtype)
         node, varies = self._node(v)
         step = LocalStep(bound, v.shapes, v.dtype)
+        step.check()
         axes = frozenset(mesh.axis(axis).name for axis in bound.axes)
         whole = frozenset(axis for axis in bound.axes if axis in mesh.sizes)
         after = varies - whole if isinstance(bound, AllReduce | AllGather | Broadcast) else varies | axes
