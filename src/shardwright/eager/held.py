@@ -107,6 +107,10 @@ class Held:
         """A new array sharing this data; assigning to one leaves the other unchanged."""
         return self.of(self._layout, self.data)
 
+    def copied(self) -> Self:
+        """The same tensor in memory of its own."""
+        return self.of(self._layout, self._engine.copy(self.data))
+
     def host(self) -> NDArray[Any]:
         """The whole tensor on the host, reduced; may share memory with the shards."""
         data, layout = self._reduced()

@@ -100,7 +100,7 @@ def expm1(xp: Space, x: Data) -> Data:
         flat = imag == 0
         lost = xp.isinf(real) & ~xp.isfinite(imag)
         down, up = lost & (real < 0), lost & (real > 0)
-        result_real = xp.where(flat, xp.expm1(real), xp.real(made))
+        result_real = xp.where(flat, xp.expm1(real) + 0.0, xp.real(made))  # of -0 it is 0
         result_imag = xp.where(flat, imag, xp.imag(made))
         result_real = xp.where(down, -1.0, xp.where(up, xp.inf, result_real))
         result_imag = xp.where(down, 0.0, xp.where(up, xp.nan, result_imag))

@@ -39,7 +39,7 @@ def asarray(
         if x is not obj and copy is False:
             raise ValueError(f"{obj.dtype} can't become {np.dtype(dtype)} without a copy, and copy=False forbids one.")
         if copy and x is obj:
-            x = Array.of(obj.layout, obj.data.copy(order="K"))
+            x = obj.copied()
         return x if sharding is None else x.reshard(sharding)
     nested = _nested(obj)
     host = np.asarray(nested, dtype=dtype)

@@ -34,10 +34,14 @@ def reshape(x: Any, /, shape: int | Sequence[int], *, copy: bool | None = None) 
 def _shaped(a: Array, shape: tuple[int, ...], copy: bool | None = None) -> Array:
     result: Array = apply("reshape", (a,), Attrs(shape=shape))
     if copy:
-        return Array.of(result.layout, result.data.copy(order="K"))
-    if copy is False and a.size and not np.shares_memory(result.data, a.data):
+        return result.copied()
+    if copy is False and a.size and not _share_memory(result.data, a.data):
         raise ValueError(f"reshape of {a.summary()} to {shape} copies, and copy=False forbids it.")
     return result
+
+
+def _share_memory(one: Any, other: Any) -> bool:
+    return isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and np.shares_memory(one, other)
 
 
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
