@@ -88,6 +88,13 @@ def test_the_exported_names_are_these():
     assert (SOURCE / "py.typed").exists()
 
 
+def test_no_module_has_a_public_functions_name():
+    functions = {name for name in sw.__all__ if callable(getattr(sw, name)) and not isinstance(getattr(sw, name), type)}
+    modules = {path.stem for path in SOURCE.rglob("*.py")} | {path.name for path in SOURCE.iterdir() if path.is_dir()}
+    assert len(functions) > 15
+    assert functions & modules == set()
+
+
 def test_every_error_is_a_shardwright_error():
     errors = [e for e in vars(sw.errors).values() if isinstance(e, type) and not issubclass(e, Warning)]
     assert all(issubclass(error, sw.ShardwrightError) for error in errors)

@@ -253,10 +253,11 @@ class Graph:
     ) -> Node:
         """The node of a payload on operands."""
         operands = tuple(id(x) if isinstance(x, Node) else (type(x), repr(x)) for x in inputs)
-        full = (getattr(what, "key", what), operands, tuple((t.sharding, t.local) for t in types))
+        kinds = tuple(types)
+        full = (getattr(what, "key", what), operands, kinds)
         node = self._made.get(full)
         if node is None:
-            node = Node(self._count, what, tuple(inputs), tuple(types), source, plan)
+            node = Node(self._count, what, tuple(inputs), kinds, source, plan)
             self._count += 1
             self._made[full] = node
         elif not isinstance(what, Input | Constant | Pick):
