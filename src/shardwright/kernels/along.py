@@ -130,16 +130,27 @@ def after(name: str) -> Callable[..., Data]:
 
     def kernel(call: Call, data: Data, totals: Data) -> Data:
         xp, axis, dtype = call.xp, call.attrs["axis"], call.attrs["dtype"]
-        layout = call.operands[0]
-        rank = len(layout.shape)
+        layout, at = call.operands[0], call.n + call.attrs["axis"]
         mine = layout.over_lanes(axis, np.arange(layout.dims[axis].parts))
-        rows = np.arange(layout.dims[axis].parts).reshape([-1 if d == axis else 1 for d in range(rank)])
-        earlier = xp.asarray(rows < call.spread(mine, rank))
-        before = xp.where(earlier, totals, xp.asarray(_START[name], dtype=totals.dtype))
-        start = getattr(xp, _TOTAL[name])(before, axis=call.n + axis, keepdims=True, dtype=dtype)
-        return xp.astype(getattr(xp, _JOIN[name])(data, start), dtype)
+        running = xp.astype(getattr(xp, name)(totals, axis=at, dtype=dtype), dtype)
+        first = xp.full((*totals.shape[:at], 1, *totals.shape[at + 1 :]), _START[name], dtype=dtype)
+        before = xp.concat([first, running], axis=at)  # row j: what the shards before j come to
+        return xp.astype(getattr(xp, _JOIN[name])(data, one_row(call, before, mine, axis)), dtype)
 
     return kernel
+
+
+def one_row(call: Call, data: Data, rows: Any, dim: int) -> Data:
+    """For each device one row of a dim that all hold; its number, over the lanes, is the device's own."""
+    xp, axis = call.xp, call.n + dim
+    taken = xp.take(data, xp.asarray(rows.reshape(-1)), axis=axis)
+    long = [lane for lane, n in enumerate(rows.shape) if n > 1]
+    sizes = [rows.shape[lane] for lane in long]
+    apart = xp.reshape(taken, (*taken.shape[:axis], *sizes, 1, *taken.shape[axis + 1 :]))
+    order = [axis + long.index(lane) if lane in long else lane for lane in range(call.n)]
+    order += [*long, *range(call.n, axis), *range(axis + len(long), apart.ndim)]
+    lanes = [rows.shape[lane] if lane in long else data.shape[lane] for lane in range(call.n)]
+    return xp.reshape(xp.transpose(apart, order), (*lanes, *data.shape[call.n : axis], 1, *data.shape[axis + 1 :]))
 
 
 # -- matrices, whole on each device; lanes and batch dims lead ------------------------------------------------------------
