@@ -24,7 +24,7 @@ from shardwright.collectives import (
 )
 from shardwright.collectives import Reduce as CollectiveReduce
 from shardwright.engines.compiled import scanned
-from shardwright.engines.lanes import Lanes, focus, select, stack, tensors
+from shardwright.engines.lanes import Lanes, stack, tensors
 from shardwright.engines.mailbox import Mailbox, received
 from shardwright.errors import EngineError
 from shardwright.kernels import NUMPY, run
@@ -439,14 +439,10 @@ def _finished(op: str, total: Array, count: int, dtype: "np.dtype[Any]") -> Arra
 
 
 def _bound(collective: Collective, lanes: Lanes) -> Collective:
-    """The collective fitted to the tensors; of a scatter only the root's tensor counts."""
+    """The collective fitted to the tensors; of a scatter only the root's counts, which the step checks."""
     mesh, dtype = lanes.mesh, lanes.data.dtype
     for shape in lanes.shapes():
         bound = collective.bind(mesh, shape, dtype, uneven=isinstance(collective, Scatter))
-    if isinstance(bound, Scatter):
-        focused, at = focus(lanes, bound.axes)
-        for shape in select(focused, at, bound.root).shapes():
-            bound.bind(mesh, shape, dtype)
     return bound
 
 

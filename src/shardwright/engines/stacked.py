@@ -34,7 +34,7 @@ from shardwright.engines.lanes import Data, Lanes
 from shardwright.engines.mailbox import Mailbox, received
 from shardwright.kernels import NUMPY, PLAIN, contraction, run
 from shardwright.mesh import Mesh
-from shardwright.plan import OUTSIDE, Code, Fetch, Local, Picked, Step
+from shardwright.plan import OUTSIDE, Code, Fetch, Local, LocalShapes, LocalStep, Picked, Step
 from shardwright.sharding import REDUCTIONS, Layout, kept_partial, layout_of
 
 
@@ -142,8 +142,9 @@ class Stacked:
 
     def from_lanes(self, lanes: Lanes, layout: Layout) -> Data:
         """Data from a tensor per device, over the layout's lanes; where devices hold the same, they were checked to."""
-        first = tuple(slice(0, n) for n in layout.lane_shape)
-        data = lanes.data[first]
+        lanes = ln.relane(lanes, layout.lanes)
+        lanes = ln.spread(lanes, [lane for lane, n in enumerate(layout.lane_shape) if n > 1])
+        data = lanes.data[tuple(slice(0, n) for n in layout.lane_shape)]
         if layout.is_even or layout.sharding.halo:
             return data
         return self.cut(self.join(data, layout), layout)  # padding repeats real rows, which no operation trips over
@@ -241,6 +242,10 @@ class Stacked:
         uneven = isinstance(collective, Scatter)  # whose operand is the root's tensor alone
         for shape in v.shapes():
             bound = collective.bind(v.mesh, shape, v.data.dtype, uneven=uneven)
+        if isinstance(bound, UpdateHalo):
+            local_shapes = LocalShapes.of(v.mesh, [x.shape for x in ln.tensors(v)]) if len(v.shapes()) > 1 else None
+            shapes = local_shapes or LocalShapes(v.mesh, (v.shapes()[0],))
+            LocalStep(bound, shapes, v.data.dtype).check()
         v, lanes = ln.focus(v, bound.axes)
         if isinstance(bound, Scatter):
             v = ln.select(v, lanes, bound.root)
@@ -283,9 +288,8 @@ class Stacked:
 
     def _recv(self, c: Recv, v: Lanes, lanes: tuple[int, ...]) -> Lanes:
         sent, transfer = received(self._mailbox, c, v)
-        ((source, destination),) = transfer.pairs
         sent, at = ln.focus(sent, c.axes)
-        return ln.only(ln.select(sent, at, source), at, destination)
+        return self._permute(transfer, sent, at)
 
 
 def reduced_layout(layout: Layout) -> Layout:

@@ -32,6 +32,7 @@ from shardwright.errors import CollectiveError
 from shardwright.hardware import seconds
 from shardwright.mesh import Mesh
 from shardwright.plan.rings import carrier, group_of, sub_blocks
+from shardwright.plan.steps import place_of
 
 Shape = tuple[int, ...]
 Box = tuple[slice, ...]
@@ -109,7 +110,8 @@ class LocalStep:
 
     def members(self, place: int) -> list[int]:
         """The places of a place's group, in group order."""
-        return group_of(self.mesh, self.axes, place)
+        found = self._group_of.get(place)
+        return group_of(self.mesh, self.axes, place) if found is None else found
 
     @property
     def reduces(self) -> bool:
@@ -119,16 +121,50 @@ class LocalStep:
     def check(self) -> None:
         """Refuse groups whose members differ in size along a dim in which their tensors are joined or combined."""
         c = self.collective
+        if isinstance(c, Scatter) and self.group > 1:
+            for shape in {self.shapes.at(self.root(members[0])) for members in self._groups}:
+                c.bind(self.mesh, shape, self.dtype)
+        if isinstance(c, UpdateHalo):
+            for dim, axes, low, high in c.dims():
+                self._check_halo(dim, axes, low, high)
         if len(self.shapes.shapes) == 1 or not (self.reduces or isinstance(c, AllGather | Gather | AllToAll)):
             return
         joined = c.concat_dim if isinstance(c, AllToAll) else c.dim if isinstance(c, AllGather | Gather) else None
-        for place in range(self.mesh.size):
-            for dim, sizes in enumerate(zip(*map(self.shapes.at, self.members(place)), strict=True)):
-                if dim != joined and len(set(sizes)) > 1:
+        for members in self._groups:
+            self._check_sizes(members, joined)
+
+    def _check_sizes(self, members: Sequence[int], joined: int | None) -> None:
+        for dim, sizes in enumerate(zip(*map(self.shapes.at, members), strict=True)):
+            if dim != joined and len(set(sizes)) > 1:
+                raise CollectiveError(
+                    f"{self.name}: the devices of one group hold tensors of different sizes {sorted(set(sizes))} along "
+                    f"dim {dim}. They must be equal there: pad the tensors, or use a sharding whose shards are even."
+                )
+
+    def _check_halo(self, dim: int, axes: tuple[str, ...], low: int, high: int) -> None:
+        """Neighbours along a dim must agree in the others, and have as many rows of their own as a halo takes."""
+        if not (low or high):
+            return
+        for members in _all_groups(self.mesh, axes) if len(self.shapes.shapes) > 1 else [group_of(self.mesh, axes, 0)]:
+            self._check_sizes(members, dim)
+            for at, member in enumerate(members):
+                rows = self.shapes.at(member)[dim] - low - high
+                if rows < max(low if at + 1 < len(members) else 0, high if at else 0):
                     raise CollectiveError(
-                        f"{self.name}: the devices of one group hold tensors of different sizes {sorted(set(sizes))} along "
-                        f"dim {dim}. They must be equal there: pad the tensors, or use a sharding whose shards are even."
+                        f"update_halo: a halo of ({low}, {high}) along dim {dim} is wider than the neighbour's shard, which "
+                        f"has {rows} rows of its own. Use fewer shards or a smaller halo."
                     )
+
+    @cached_property
+    def _groups(self) -> list[list[int]]:
+        """Every group; one where all tensors have one shape."""
+        if len(self.shapes.shapes) == 1:
+            return [group_of(self.mesh, self.axes, 0)]
+        return _all_groups(self.mesh, self.axes)
+
+    @cached_property
+    def _group_of(self) -> dict[int, list[int]]:
+        return {place: members for members in self._groups for place in members}
 
     # -- results --------------------------------------------------------------------------------------------------------
 
@@ -144,11 +180,11 @@ class LocalStep:
         c, members = self.collective, self.members(place)
         shape = self.shapes.at(place)
         if isinstance(c, AllGather | Gather):
-            return _resized(shape, c.dim, sum(self.shapes.at(m)[c.dim] for m in members))
+            return _resized(shape, c.dim, self._joined_size(members, c.dim))
         if isinstance(c, AllSlice | ReduceScatter):
             return _resized(shape, c.dim, shape[c.dim] // self.group)
         if isinstance(c, AllToAll):
-            joined = sum(self.shapes.at(m)[c.concat_dim] for m in members)
+            joined = self._joined_size(members, c.concat_dim)
             if c.split_dim == c.concat_dim:
                 return _resized(shape, c.split_dim, joined // self.group)
             return _resized(_resized(shape, c.split_dim, shape[c.split_dim] // self.group), c.concat_dim, joined)
@@ -159,6 +195,16 @@ class LocalStep:
             return self.shapes.at(self._member(members, c.root))
         source = self._source(place) if isinstance(c, Permute | Shift) else None
         return shape if source is None else self.shapes.at(source)
+
+    def _joined_size(self, members: Sequence[int], dim: int) -> int:
+        """The rows of a group's tensors together."""
+        if members[0] not in self._joined_sizes:
+            self._joined_sizes[members[0]] = sum(self.shapes.at(m)[dim] for m in members)
+        return self._joined_sizes[members[0]]
+
+    @cached_property
+    def _joined_sizes(self) -> dict[int, int]:
+        return {}
 
     def root(self, place: int) -> int:
         """The place of the root in a place's group."""
@@ -272,12 +318,16 @@ class LocalStep:
         return max(map(self._received, places))
 
     def _examples(self) -> Sequence[int]:
-        """Places among which the busiest is, where all tensors have one shape: a group, or for halos a corner and an inside."""
+        """Places among which the busiest is, where all tensors have one shape: a group, or for halos borders and insides."""
         if not isinstance(self.collective, UpdateHalo):
             return self.members(0)
-        return range(self.mesh.size) if self.mesh.size <= 4096 else [self.mesh.size // 2]
+        turns = [sorted({0, n // 2, n - 1}) for n in self.mesh.shape]
+        return [place_of(coords, self.mesh.shape) for coords in product(*turns)]
 
     def _received(self, place: int) -> int:
+        if isinstance(self.collective, AllGather | AllToAll):  # the same as by messages, without listing them
+            own = math.prod(self.shapes.at(place)) // (self.group if isinstance(self.collective, AllToAll) else 1)
+            return (math.prod(self.result_at(place)) - own) * self.dtype.itemsize
         if not self.reduces:
             messages = (m for m in self.messages(place) if m.sender != place)
             return sum(math.prod(b.stop - b.start for b in m.source) for m in messages) * self.dtype.itemsize
@@ -305,6 +355,10 @@ class LocalStep:
         rounds = 2 if isinstance(self.collective, AllReduce) else 1
         neighbours = isinstance(self.collective, UpdateHalo | Shift)
         return seconds(self.mesh.links_along(self.axes), self.received, rounds, neighbours)
+
+
+def _all_groups(mesh: Mesh, axes: tuple[str, ...]) -> list[list[int]]:
+    return [[mesh.position(device) for device in group] for group in mesh.groups(axes)]
 
 
 def _resized(shape: Shape, dim: int, size: int) -> Shape:

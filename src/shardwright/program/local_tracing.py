@@ -5,16 +5,17 @@ hold different tensors, so that a result which an array's sharding says is the s
 """
 
 from collections.abc import Callable, Sequence
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
 
 from shardwright.arrays import Array, PerDevice, host_array, joined_layout, same_mesh
-from shardwright.collectives import AllGather, AllReduce, Broadcast, Collective, Recv, Send
+from shardwright.collectives import AllGather, AllReduce, Broadcast, Collective, Recv, Scatter, Send
 from shardwright.eager import source_line
-from shardwright.engines.lanes import Lanes
-from shardwright.errors import ArrayError, TraceError
-from shardwright.mesh import Mesh
+from shardwright.engines.lanes import Lanes, tensors
+from shardwright.errors import ArrayError, CollectiveError, TraceError
+from shardwright.mesh import Mesh, overlap
 from shardwright.plan import Each, FromLocal, LocalShapes, LocalStep, ToLocal
 from shardwright.program.node import Node, Type
 from shardwright.sharding import Layout, Sharding, check_partial, layout_of
@@ -30,7 +31,7 @@ class TracedLocal(PerDevice):
     traces = True
     node: Node
     trace: Any
-    varies: frozenset[str]  # mesh axes along which devices may hold different tensors
+    varies: tuple[str, ...]  # axes, or pieces of them, along which devices may hold different tensors
 
     def recorder(self) -> "LocalTrace":
         """The recorder of the function that is being traced now."""
@@ -91,21 +92,28 @@ class TracedLocal(PerDevice):
     def record_map(self, function: Callable[..., Any], operands: Sequence[PerDevice]) -> Any:
         """Record a function of the tensors that each device has of several values."""
         name = getattr(function, "__name__", "map")
-        return self.recorder().each(name, ("map", id(function)), function, operands)
+        return self.recorder().each(name, object(), _frozen(function), operands)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        if options.pop("out", None) is not None:
-            raise ArrayError("A traced value can't be changed in place; write v = v + … instead.")
+        out = options.pop("out", None)
+        if out is not None and out[0] is not self:  # v += 1 gives the function's own variable another value
+            raise ArrayError("A result on every device can't go into out=; use what the function gives back.")
         local = [x for x in inputs if isinstance(x, PerDevice)]
-        others = tuple(repr(x) if np.isscalar(x) else id(x) for x in inputs if not isinstance(x, PerDevice))
+        frozen = tuple(x if isinstance(x, PerDevice) else _copied(x) for x in inputs)
+        kept = {name: _copied(value) for name, value in options.items()}
+        others = [x for x in (*frozen, *kept.values()) if not isinstance(x, PerDevice)]
+        simple = all(isinstance(x, bool | int | float | complex | str | tuple | None) for x in others)
+        call = ufunc if method == "__call__" else getattr(ufunc, method)
 
         def run(*tensors: Any) -> Any:
             given = iter(tensors)
-            call = ufunc if method == "__call__" else getattr(ufunc, method)
-            return call(*(next(given) if isinstance(x, PerDevice) else x for x in inputs), **options)
+            return call(*(next(given) if isinstance(x, PerDevice) else x for x in frozen), **kept)
 
-        key = (ufunc.__name__, method, others, tuple(sorted((k, repr(v)) for k, v in options.items())))
-        return self.recorder().each(ufunc.__name__, key, run, local)
+        key: Any = (ufunc.__name__, method, repr(others), tuple(kept)) if simple else object()
+        if ufunc.nout == 1:
+            return self.recorder().each(ufunc.__name__, key, run, local)
+        numbers = range(ufunc.nout)
+        return tuple(self.recorder().each(ufunc.__name__, (key, n), _result(run, n), local) for n in numbers)
 
     def to_array(self, sharding: Sharding) -> Array:
         """The array whose shards these are."""
@@ -121,13 +129,15 @@ class LocalTrace:
     def __init__(self, trace: Any) -> None:
         self.trace = trace
 
-    def value(self, node: Node, varies: frozenset[str]) -> TracedLocal:
+    def value(self, node: Node, varies: tuple[str, ...]) -> TracedLocal:
         """The value of a node."""
         made: TracedLocal = object.__new__(TracedLocal)
         made.node, made.trace, made.varies = node, self.trace, varies
         return made
 
-    def _add(self, what: Any, operands: Sequence[Node], shapes: LocalShapes, dtype: Any, varies: frozenset[str]) -> Any:
+    def _add(
+        self, what: Any, operands: Sequence[Node], shapes: LocalShapes, dtype: Any, varies: tuple[str, ...]
+    ) -> Any:
         kind = Type(shapes.largest, np.dtype(dtype), None, shapes)
         return self.value(self.trace.graph.add(what, operands, (kind,), source_line()), varies)
 
@@ -137,18 +147,17 @@ class LocalTrace:
         mesh = layout.mesh
         even = all(extent is None for extent in layout.extents)
         shapes = [layout.at(place).local_shape for place in range(1 if even else mesh.size)]
-        varies = frozenset(mesh.axis(axis).name for axis in layout.sharding.axes)
-        node = self.trace.node_of(x)
+        node, varies = self.trace.node_of(x), layout.sharding.axes
         made: TracedLocal = self._add(ToLocal(layout), (node,), LocalShapes.of(mesh, shapes), x.dtype, varies)
         return made
 
-    def _node(self, v: PerDevice) -> tuple[Node, frozenset[str]]:
+    def node_of(self, v: PerDevice) -> tuple[Node, tuple[str, ...]]:
         """The node of a value; one that is known is a function without operands."""
         if isinstance(v, TracedLocal):
             return self.trace.local_node(v), v.varies
         lanes = v.lanes
         shapes = LocalShapes.of(v.mesh, [tensor.shape for tensor in v.values()])
-        varies = frozenset(v.mesh.axis(axis).name for axis in lanes.axes)
+        varies = v.mesh.axis_names
         made = self._add(Each("constant", lambda: lanes, ("constant", id(lanes))), (), shapes, v.dtype, varies)
         return made.node, varies
 
@@ -157,7 +166,7 @@ class LocalTrace:
     def each(self, name: str, key: Any, function: Callable[..., Any], operands: Sequence[PerDevice]) -> Any:
         """A function of the tensors that each device has of some values."""
         mesh = operands[0].mesh
-        pairs = [self._node(v) for v in operands]
+        pairs = [self.node_of(v) for v in operands]
         shapes = [node.type.local for node, _ in pairs]
         dtypes = [node.type.dtype for node, _ in pairs]
         seen: dict[tuple[Shape, ...], Any] = {}
@@ -169,9 +178,9 @@ class LocalTrace:
                 with np.errstate(all="ignore"):
                     seen[own] = host_array(function(*(_example(s, d) for s, d in zip(own, dtypes, strict=True))))
             results.append(seen[own])
-        run = _over_devices(function)
-        varies = frozenset().union(*(v for _, v in pairs))
+        varies = tuple(dict.fromkeys(axis for _, some in pairs for axis in some))
         made = LocalShapes.of(mesh, [x.shape for x in results])
+        run = _over_devices(name, function, made, results[0].dtype)
         return self._add(Each(name, run, key), [node for node, _ in pairs], made, results[0].dtype, varies)
 
     # -- collectives ------------------------------------------------------------------------------------------------------
@@ -184,17 +193,18 @@ class LocalTrace:
             if isinstance(bound, Send):
                 boxes.send(mesh, bound, v)
                 return v
+            expected = v
             v, collective = boxes.match(mesh, bound)
+            _check_ends(LocalStep(collective, v.shapes, v.dtype), expected)
         else:
             boxes.check(mesh, f"before {collective.name}")
         for shape in dict.fromkeys(v.shapes.shapes):
-            bound = collective.bind(mesh, shape, v.dtype)
-        node, varies = self._node(v)
+            bound = collective.bind(mesh, shape, v.dtype, uneven=isinstance(collective, Scatter))
+        node, varies = self.node_of(v)
         step = LocalStep(bound, v.shapes, v.dtype)
         step.check()
-        axes = frozenset(mesh.axis(axis).name for axis in bound.axes)
-        whole = frozenset(axis for axis in bound.axes if axis in mesh.sizes)
-        after = varies - whole if isinstance(bound, AllReduce | AllGather | Broadcast) else varies | axes
+        same = isinstance(bound, AllReduce | AllGather | Broadcast)
+        after = _without(mesh, varies, bound.axes) if same else tuple(dict.fromkeys((*varies, *bound.axes)))
         return self._add(step, (node,), step.results, step.result_dtype, after)
 
     def check_sends(self, mesh: Mesh, when: str) -> None:
@@ -213,8 +223,7 @@ class LocalTrace:
         if len(sharding.dims) > v.ndim:
             sharding.for_shape(v.node.type.shape)  # raises: the spec is longer than the rank
         check_partial(sharding, v.dtype, ArrayError)
-        named = {mesh.axis(axis).name for axis in sharding.axes if axis in mesh.sizes or _covers(mesh, sharding, axis)}
-        differing = [axis for axis in mesh.axis_names if axis in v.varies - named and mesh.sizes[axis] > 1]
+        differing = [axis for axis in _without(mesh, v.varies, sharding.axes) if mesh.axis(axis).size > 1]
         if differing:
             raise ArrayError(
                 f"shard_map: {sharding} says devices along {', '.join(map(repr, differing))} hold the same, but here "
@@ -222,7 +231,7 @@ class LocalTrace:
                 f"along it first."
             )
         layout = self._joined(v, sharding)
-        node, _ = self._node(v)
+        node, _ = self.node_of(v)
         kind = Type(layout.shape, v.dtype, layout.sharding)
         result: Array = self.trace.value(self.trace.graph.add(FromLocal(layout), (node,), (kind,), source_line()))
         return result
@@ -236,13 +245,48 @@ class LocalTrace:
         return joined_layout(sharding, sizes, lanes)
 
 
-def _covers(mesh: Mesh, sharding: Sharding, axis: str) -> bool:
-    """Whether the pieces of an axis that a sharding names are all of it."""
-    name = mesh.axis(axis).name
-    size = 1
-    for piece in sharding.axes:
-        size *= mesh.axis(piece).size if mesh.axis(piece).name == name else 1
-    return size == mesh.sizes[name]
+def _without(mesh: Mesh, axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[str, ...]:
+    """Axes less those in `gone`, cut into pieces where need be; all of them where they have no common cut."""
+    if not mesh.share_a_cut((*axes, *gone)):
+        return axes
+    pieces = mesh.cut(axes, by=gone)
+    return tuple(a for a in pieces if not any(overlap(mesh.axis(a), mesh.axis(b)) for b in gone))
+
+
+def _check_ends(step: LocalStep, expected: TracedLocal) -> None:
+    """Refuse a transfer whose receiver expects another shape or dtype than was sent."""
+    for place in range(step.mesh.size if len({*step.shapes.shapes, *expected.shapes.shapes}) > 1 else 1):
+        came = [message.sender for message in step.messages(place)]
+        shapes = step.shapes.at(came[0]) if came else (), expected.shapes.at(place) if came else ()
+        if shapes[0] != shapes[1] or step.dtype != expected.dtype:
+            ((source, destination),) = step.collective.pairs
+            raise CollectiveError(
+                f"recv expects {expected.dtype} of shape {shapes[1]}, but source {source} sent {step.dtype} of shape "
+                f"{shapes[0]} to {destination} over {step.axes}. Both ends must agree."
+            )
+
+
+def _copied(value: Any) -> Any:
+    """A host value as it is now: a program must not see what becomes of it."""
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _frozen(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with the variables of its closure as they are now: it runs later, when they may have changed."""
+    cells = getattr(function, "__closure__", None)
+    if not isinstance(function, FunctionType) or not cells:
+        return function
+    try:
+        kept = tuple(CellType(_copied(cell.cell_contents)) for cell in cells)
+    except ValueError:  # a variable that is not set yet
+        return function
+    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, kept)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def _result(function: Callable[..., Any], number: int) -> Callable[..., Any]:
+    return lambda *tensors: function(*tensors)[number]
 
 
 def _example(shape: Shape, dtype: "np.dtype[Any]") -> Any:
@@ -252,12 +296,20 @@ def _example(shape: Shape, dtype: "np.dtype[Any]") -> Any:
     return values.astype(dtype).reshape(shape)
 
 
-def _over_devices(function: Callable[..., Any]) -> Callable[..., Lanes]:
-    """A function of each device's tensors as one of tensors per device."""
+def _over_devices(
+    name: str, function: Callable[..., Any], shapes: LocalShapes, dtype: "np.dtype[Any]"
+) -> Callable[..., Lanes]:
+    """A function of each device's tensors as one of tensors per device; its results must be what tracing found."""
 
     def run(*lanes: Lanes) -> Lanes:
         values = [PerDevice.of(v) for v in lanes]
         made: Lanes = values[0].map(function, *values[1:]).lanes
+        for place, tensor in enumerate(tensors(made)):
+            if tensor.shape != shapes.at(place) or tensor.dtype != dtype:
+                raise ArrayError(
+                    f"{name}: device {place} gives {tensor.dtype} of shape {tensor.shape}, but when the program was traced it "
+                    f"gave {dtype} of shape {shapes.at(place)}. Inside a program shapes can't depend on data."
+                )
         return made
 
     return run

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from shardwright.arrays import Array
+from shardwright.arrays import Array, PerDevice
 from shardwright.eager import Held, kind_of, source_line, tracing
 from shardwright.engines.mailbox import Mailbox
 from shardwright.errors import TraceError
@@ -164,13 +164,15 @@ class Trace:
         """A new input: an array, or a tensor per device."""
         node = self.graph.add(Input(number), (), (kind,))
         if kind.local is not None:
-            return LocalTrace(self).value(node, frozenset(self.mesh.axis_names))
+            return LocalTrace(self).value(node, self.mesh.axis_names)
         return self.value(node)
 
     def node_of(self, x: Any) -> Any:
         """The node of a value; concrete arrays become constants, scalars stay."""
         if isinstance(x, TracedLocal):
             return self.local_node(x)
+        if isinstance(x, PerDevice):
+            return LocalTrace(self).node_of(x)[0]
         if isinstance(x, Traced):
             x.recorder()  # refuses values of programs that are over
             if x.trace is self:
