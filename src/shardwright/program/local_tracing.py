@@ -246,11 +246,18 @@ class LocalTrace:
 
 
 def _without(mesh: Mesh, axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[str, ...]:
-    """Axes less those in `gone`, cut into pieces where need be; all of them where they have no common cut."""
-    if not mesh.share_a_cut((*axes, *gone)):
-        return axes
-    pieces = mesh.cut(axes, by=gone)
-    return tuple(a for a in pieces if not any(overlap(mesh.axis(a), mesh.axis(b)) for b in gone))
+    """Axes less those in `gone`, cut into pieces where need be; an axis whose pieces have no common cut stays whole."""
+    result: list[str] = []
+    for name in mesh.axis_names:
+        own, other = ([a for a in some if mesh.axis(a).name == name] for some in (axes, gone))
+        if not own or name in other:
+            continue
+        if not mesh.share_a_cut((*own, *other)):
+            result.append(name)
+            continue
+        pieces = dict.fromkeys(mesh.cut(tuple(own), by=(*own, *other)))
+        result += [a for a in pieces if not any(overlap(mesh.axis(a), mesh.axis(b)) for b in other)]
+    return tuple(result)
 
 
 def _check_ends(step: LocalStep, expected: TracedLocal) -> None:
