@@ -403,10 +403,11 @@ def from_shards(
     tensors = [host_array(value.data if isinstance(value, Shard) else value) for value in shards or ()]
     layout = _layout_from(sharding, tensors, shape)
     check_partial(sharding, tensors[0].dtype, ArrayError)
-    data = np.zeros((*layout.full_shape, *layout.local_shape), tensors[0].dtype)
-    for place, tensor in zip(np.ndindex(*layout.full_shape), tensors, strict=True):
-        data[(*place, *map(slice, tensor.shape))] = tensor
-    same_where_shared(data, layout, "from_shards")
+    if layout.lane_shape != layout.full_shape:  # some devices must hold the same
+        data = np.zeros((*layout.full_shape, *layout.local_shape), tensors[0].dtype)
+        for place, tensor in zip(np.ndindex(*layout.full_shape), tensors, strict=True):
+            data[(*place, *map(slice, tensor.shape))] = tensor
+        same_where_shared(data, layout, "from_shards")
     return Array.of(layout, engine_named(layout.mesh.engine).assemble(tensors, layout))
 
 

@@ -170,6 +170,8 @@ class _Builder:
     def _fetched(self) -> None:
         """Operands with row maps get the rows that their device's part of the result reads."""
         plan = self.plan
+        if not self.rule.rows:
+            return
         for at, slot in enumerate([x for x in self.inputs if x.number in self.layouts]):
             layout, dtype = plan.operands[at], plan.operand_dtypes[at]
             fill = lowest(dtype) if self.rule.fill == "lowest" else 0

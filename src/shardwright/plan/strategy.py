@@ -411,6 +411,8 @@ def _work(problem: Problem, placement: Placement) -> float:
 def inner_steps(problem: Problem, operands: Sequence[Sharding], results: Sequence[Sharding]) -> list[Step]:
     """The steps between operands in place and results: rows fetched, totals gathered, extremes compared."""
     rule, shapes, dtypes = problem.rule, problem.shapes, problem.dtypes
+    if not (rule.rows or rule.prefix or rule.agrees):
+        return []
     steps: list[Step] = [
         step
         for at in range(len(operands))

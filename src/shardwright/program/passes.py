@@ -230,9 +230,18 @@ def _growth(node: Node, left: Mapping[Node, int], size: Mapping[Node, int]) -> i
     return (size[node] if left[node] else 0) - freed
 
 
+def _may_change(node: Node) -> bool:
+    """Whether a rewriting pass could look twice at a node: a move of a moved value, or a sum of reduced ones."""
+    if is_move(node.what):
+        return is_move(node.nodes[0].what)
+    return node.op in REDUCING and len(node.nodes) == 2 and all(map(_is_all_reduce, node.nodes))
+
+
 def optimised(program: Program) -> Program:
     """All passes, the rewriting ones until nothing changes."""
     for _ in range(8):
+        if not any(map(_may_change, program.nodes)):
+            break
         before = len(program.nodes), sum(map(received, program.nodes))
         program = Rewriter(program).run(shortened)
         program = Rewriter(program).run(reduced_once)
