@@ -280,7 +280,7 @@ class _Maker:
         ]
         if not chains:
             return None
-        return (*steps, *min(chains, key=_time))
+        return (*steps, *(chains[0] if len(chains) == 1 else min(chains, key=_time)))
 
     def _followed(self, start: Sharding, target: Sharding, hops: Sequence[Hop]) -> list[Step]:
         """The steps of a chain."""
@@ -367,7 +367,9 @@ class _Maker:
         """Exchange what other devices still hold, fill halos, mark what is to be partial."""
         if at is target:
             return
-        plain = target.replace(halo={}, partial=at.partial, reduction=at.reduction).for_shape(self.shape)
+        plain = target
+        if target.halo or (target.partial, target.reduction) != (at.partial, at.reduction):
+            plain = target.replace(halo={}, partial=at.partial, reduction=at.reduction).for_shape(self.shape)
         if at.mesh != target.mesh:
             plain = target.replace(halo={}, partial=()).for_shape(self.shape)
         if (plain.mesh, plain.dims, plain.offsets) != (at.mesh, at.dims, at.offsets):
