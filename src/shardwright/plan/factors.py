@@ -210,8 +210,22 @@ def _owned_cuts(rule: Rule, factor: str, parts: int, cuts: tuple[int, ...] | Non
     size, row_map = rule.sizes[factor], rule.rows[factor]
     block = max(int(block_size(size, parts)), 1)
     bounds = np.asarray(cuts) if cuts else np.minimum(np.arange(parts + 1) * block, size)
+    several = int(np.count_nonzero(np.diff(bounds))) > 1
+    if row_map.every == 1 and row_map.stride > 0 and not row_map.wrap and size:  # rows keep their order
+        center = row_map.start + (row_map.span - 1) // 2
+        first = np.clip(
+            -((center - bounds[:-1]) // row_map.stride), 0, row_map.size
+        )  # made by this shard or a later one
+        first = np.where(bounds[:-1] <= 0, 0, np.where(bounds[:-1] >= size, row_map.size, first))
+        return [*first.tolist(), row_map.size]
+    if row_map.every == 1 and row_map.stride < 0 and not row_map.wrap and size and row_map.size:  # in reverse order
+        ends = row_map.start + np.array([0, row_map.size - 1]) * row_map.stride + (row_map.span - 1) // 2
+        one, last = (np.searchsorted(bounds, np.clip(ends, 0, size - 1), side="right") - 1).tolist()
+        return None if one != last else [0 if shard <= one else row_map.size for shard in range(parts)] + [row_map.size]
+    if row_map.wrap == size and row_map.size == size and row_map.start % max(size, 1) and several:
+        return None  # a roll: rows change their order
     anchors = row_map.anchors(size)
     owners = np.searchsorted(bounds, anchors, side="right") - 1
     if len(owners) and bool((np.diff(owners) < 0).any()):
-        return None  # rows change their order: the usual blocks do
+        return None  # rows change their order: the default blocks do
     return [int(n) for n in np.searchsorted(owners, np.arange(parts), side="left")] + [row_map.size]

@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.ops import RowMap
 from shardwright.plan.steps import Move, Shape
 from shardwright.plan.volume import Meeting
-from shardwright.plan.windows import Picked, Wanted, blocks_of, picked
+from shardwright.plan.windows import Picked, Spaced, Wanted, blocks_of, picked
 from shardwright.sharding import P, Sharding
 
 
@@ -118,7 +118,7 @@ class Fetch(Move):
                 and not dim.low
                 and not dim.high
                 and np.array_equal(w.starts, dim.offsets)
-                and np.array_equal(w.flat, np.arange(dim.size))
+                and (w.is_everything if isinstance(w, Spaced) else np.array_equal(w.flat, np.arange(dim.size)))
             )
             for row_map, w, dim in rows
         )

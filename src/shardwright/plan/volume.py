@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.plan.route import change_between
-from shardwright.plan.windows import OUTSIDE, Blocks, Wanted, blocks_of
+from shardwright.plan.windows import OUTSIDE, Blocks, Spaced, Wanted, blocks_of
 from shardwright.sharding import DimLayout, Layout, Sharding, layout_of
 
 Shape = tuple[int, ...]
@@ -147,6 +147,10 @@ class Meeting:
             some = wanted.high > wanted.low
             shard = np.concatenate([shards[some], shards[some]])
             rows = np.concatenate([wanted.low[some], wanted.high[some] - 1])
+        elif isinstance(wanted, Spaced):
+            stretches = wanted.ends()
+            shard = np.concatenate([some for some, _, _ in stretches] * 2)
+            rows = np.concatenate([one for _, one, _ in stretches] + [last for _, _, last in stretches])
         else:
             shard = np.repeat(shards, np.diff(wanted.starts))[wanted.flat != OUTSIDE]
             rows = wanted.flat[wanted.flat != OUTSIDE]
@@ -168,7 +172,7 @@ class Meeting:
 
     def _spans(self, owner: Ints, inner: int, wanted: Wanted) -> bool:
         """Whether some shard's block reaches over all of a lane and into the next round: its ends alone don't tell."""
-        if not isinstance(wanted, Blocks):
+        if not isinstance(wanted, Blocks | Spaced):
             return False
         half = len(owner) // 2
         return bool((owner[half:] // inner != owner[:half] // inner).any())

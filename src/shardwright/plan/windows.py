@@ -101,6 +101,78 @@ class Picked:
         return tuple(self.starts.tolist())
 
 
+class Spaced(Picked):
+    """Picked rows that are evenly spaced within each shard: row `first[j] + step · p` at place p of shard j, around the end of
+    the dim if `wraps`. All questions are answered by arithmetic; rows are listed only when an engine moves them."""
+
+    def __init__(self, first: Ints, counts: Ints, step: int, size: int, wraps: bool) -> None:
+        self.first, self.counts, self.step, self.size, self.wraps = first, counts, step, size, wraps
+        self.starts, self.index = np.concatenate([[0], np.cumsum(counts)]), None
+
+    @cached_property
+    def flat(self) -> Ints:  # type: ignore[override]
+        """Every shard's rows, one shard after the other."""
+        shard = np.repeat(np.arange(self.parts), self.counts)
+        return self._real(self.first[shard] + (np.arange(len(shard)) - self.starts[shard]) * self.step)
+
+    def wants(self, shard: Ints) -> Ints:
+        """How many rows of the tensor shards want."""
+        return self.within(shard, np.zeros((), np.int64), np.full((), self.size))
+
+    def within(self, shard: Ints, low: Ints, high: Ints) -> Ints:
+        """How many of them lie in a range."""
+        low, high = np.maximum(low, 0), np.minimum(high, self.size)
+        first, counts = self.first[shard], self.counts[shard]
+        if not self.wraps:
+            return _in_range(first, counts, self.step, low, high)
+        ahead = np.minimum(counts, self.size - first)  # the rows up to the end of the dim; the others begin anew
+        return _in_range(first, ahead, 1, low, high) + _in_range(first * 0, counts - ahead, 1, low, high)
+
+    def rows(self, shard: int) -> Ints:
+        """The rows of one shard in order, OUTSIDE where it gets the fill value."""
+        return self._real(self.first[shard] + np.arange(self.counts[shard]) * self.step)
+
+    def _real(self, rows: Ints) -> Ints:
+        if self.wraps:
+            return rows % self.size if self.size else rows
+        return np.where((rows < 0) | (rows >= self.size), OUTSIDE, rows)
+
+    def ends(self) -> list[tuple[Ints, Ints, Ints]]:
+        """For shards that want rows: their numbers, and the ends of each stretch of rows that they want."""
+        ahead = np.minimum(self.counts, self.size - self.first) if self.wraps else self.counts
+        stretches = [(self.first, ahead)] + ([(self.first * 0, self.counts - ahead)] if self.wraps else [])
+        found = []
+        for first, counts in stretches:
+            some = np.flatnonzero(
+                _in_range(first, counts, self.step, np.zeros((), np.int64), np.full((), self.size)) > 0
+            )
+            one, last = first[some], first[some] + (counts[some] - 1) * self.step
+            if self.step > 0:  # the first and the last row that lie in the tensor
+                one = one + np.maximum(-(one // self.step), 0) * self.step
+                last = last - np.maximum(-((self.size - 1 - last) // self.step), 0) * self.step
+            else:
+                back = -self.step
+                one = one - np.maximum(-((self.size - 1 - one) // back), 0) * back
+                last = last + np.maximum(-(last // back), 0) * back
+            found.append((some, one, last))
+        return found
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether the rows of all shards are those of the dim, in order."""
+        follow = np.array_equal(self.first, self.starts[:-1]) or not self.starts[-1]
+        return self.step == 1 and not self.wraps and follow and int(self.starts[-1]) == self.size
+
+
+def _in_range(first: Ints, counts: Ints, step: int, low: Ints, high: Ints) -> Ints:
+    """How many of the rows first, first + step, … lie from `low` up to `high`."""
+    if step > 0:
+        begin, end = -((first - low) // step), -((first - high) // step)
+    else:
+        begin, end = (first - high) // -step + 1, (first - low) // -step + 1
+    return np.maximum(np.minimum(end, counts) - np.maximum(begin, 0), 0)
+
+
 Wanted = Blocks | Picked
 
 
@@ -116,8 +188,16 @@ def picked(row_map: RowMap, cuts: tuple[int, ...], size: int) -> Picked:
     """The rows of a dim of a size that shards of the result, cut at `cuts`, read."""
     bounds = np.asarray(cuts, np.int64)
     lengths = np.diff(bounds)
+    first = row_map.start + bounds[:-1] * row_map.stride
     if row_map.width > 1:
+        if row_map.dilation == 1 and 0 < row_map.stride <= row_map.width:
+            rooms = np.where(lengths > 0, (lengths - 1) * row_map.stride + row_map.width, 0)
+            return Spaced(first, rooms, 1, size, False)
         return _windows(row_map, bounds, lengths, size)
+    if row_map.every == 1 and row_map.stride and not row_map.wrap:
+        return Spaced(first, lengths, row_map.stride, size, False)
+    if row_map.every == 1 and row_map.stride == 1 and row_map.wrap == size and int(lengths.max(initial=0)) <= size:
+        return Spaced(first % max(size, 1), lengths, 1, size, True)
     rows = row_map.sources(0, row_map.size)
     rows = np.where((rows < 0) | (rows >= size), OUTSIDE, rows)
     longest = int(lengths.max(initial=0))
