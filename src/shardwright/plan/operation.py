@@ -78,7 +78,9 @@ class OperationPlan:
     @property
     def gathers(self) -> list[ImplicitGather]:
         """Moves that bring a split dim to every device, and fetches of all its rows."""
-        found = []
+        found: list[ImplicitGather] = []
+        if not any(self.moves) and not self.rule.rows:
+            return found
         for layout, dtype, there, steps in zip(
             self.given, self.operand_dtypes, self.strategy.operands, self.moves, strict=True
         ):

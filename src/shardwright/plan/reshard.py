@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import shardwright.plan.volume as volume
 from shardwright.errors import ShardingError
+from shardwright.hardware import seconds
 from shardwright.mesh import Mesh, as_ints
 from shardwright.plan.rings import Reduce
 from shardwright.plan.route import MOST_STATES, SOME_STATES, Hop, change_between
@@ -194,10 +195,22 @@ def cheapest(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> 
         chain = made.portable(source, target, SOME_STATES)
     if chain is not None and (len(chain) <= 1 or not _time(chain)):
         return "portable", chain
+    if chain is not None and _time(chain) <= _exchange_time(source, target, shape, dtype):
+        return "portable", chain
     direct = made.direct(source, target)
     if chain is None or (_time(direct), len(direct)) < (_time(chain), len(chain)):
         return "direct", direct
     return "portable", chain
+
+
+def _exchange_time(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> float:
+    """Seconds of the one exchange between even shards, without building it; 0 where it is not that simple."""
+    simple = not (source.partial or target.partial) and is_even(source, shape) and is_even(target, shape)
+    change = change_between(source, target, dtype) if simple and source.mesh == target.mesh else None
+    if change is None or not change.possible or not change.crossed:
+        return 0.0
+    moved = target.local_size(shape) * (1 - change.overlap) * dtype.itemsize
+    return seconds(change.mesh.links_along(change.crossed), moved)
 
 
 def move_steps(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[Any, ...]:

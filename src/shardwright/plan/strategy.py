@@ -8,9 +8,10 @@ Enumerating (`strategies`), placing (`strategy_for`), pricing (`price_of`) and c
 `Problem`: an operation's rule on operands that lie somewhere.
 """
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, product
 from typing import Any
@@ -56,7 +57,6 @@ class Price:
     inner: tuple[Cost, ...]  # what devices exchange while they compute
     deferred: tuple[Cost, ...]  # what it still takes to read the results
     memory: int  # bytes that a device holds of operands and results
-    work: float  # floating-point operations of the busiest device
 
     @cached_property
     def time(self) -> float:
@@ -81,6 +81,7 @@ class Strategy:
     results: tuple[Sharding, ...]
     idle: int = 0  # axes put to use that no operand or wanted result uses
     price: Price | None = None
+    count_work: Callable[[], float] = field(default=float, repr=False, compare=False)
 
     @property
     def priced(self) -> Price:
@@ -111,7 +112,7 @@ class Strategy:
     @property
     def work(self) -> float:
         """Floating-point operations of the busiest device."""
-        return self.priced.work
+        return self.count_work()
 
     @property
     def bytes(self) -> int:
@@ -162,7 +163,10 @@ def _within(problem: "Problem", placement: Placement, limit: float) -> Strategy 
     if placed is None:
         return None
     price = price_of(problem, placed, limit)
-    return None if price is None else replace(placed, price=price)
+    if price is None:
+        return None
+    work = functools.partial(_work, problem, placement)
+    return Strategy(placement, placed.operands, placed.results, placed.idle, price, work)
 
 
 def result_without_moves(problem: "Problem") -> tuple[Sharding, ...] | None:
@@ -391,7 +395,7 @@ def price_of(problem: Problem, strategy: Strategy, limit: float = math.inf) -> P
     memory, deferred = _afterwards(problem, strategy.operands, strategy.results)
     steps = inner_steps(problem, strategy.operands, strategy.results)
     inner = tuple(Cost(step.name, step.axes, step.received, step.time) for step in steps if step.received)
-    return Price(tuple(moves), inner, tuple(deferred), memory, _work(problem, strategy.placement))
+    return Price(tuple(moves), inner, tuple(deferred), memory)
 
 
 def _work(problem: Problem, placement: Placement) -> float:
