@@ -36,7 +36,7 @@ SHAPE = (4096, 4096, 4096)
 
 
 def cold(make: Callable[[int], Callable[[], object]]) -> float:
-    """The best of seven first calls, each on a mesh that nobody has seen, in milliseconds."""
+    """The best of seven first calls, each on a new mesh, in milliseconds."""
     best = float("inf")
     for number in range(7):
         call = make(number)

@@ -315,7 +315,7 @@ def _inplace(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return update
 
 
-# -- gathers that nobody asked for ----------------------------------------------------------------------------------------
+# -- implicit gathers --------------------------------------------------------------------------------------------------
 
 
 def mind_gathers(gathers: Sequence[ImplicitGather], line: str = "") -> None:

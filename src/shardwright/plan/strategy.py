@@ -158,7 +158,7 @@ def strategies(problem: "Problem") -> Iterator[Strategy]:
 
 
 def _within(problem: "Problem", placement: Placement, limit: float) -> Strategy | None:
-    """The priced strategy of a placement; None where there is none, or it takes longer than `limit`."""
+    """The priced strategy of a placement; None if it is invalid or takes longer than `limit`."""
     placed = strategy_for(problem, placement)
     if placed is None:
         return None

@@ -108,7 +108,7 @@ HEAD = ("source", "step", "result", "groups", "bytes", "bound", "time", "held")
 class Explanation:
     """The steps of a program in order, with totals and what was decided on the way.
 
-    Programs are pure, so equal operations are one step and what no output needs is none: `shared` and `dead` count them.
+    Programs are pure, so equal operations are one step, and what no output needs is dropped: `shared` and `dead` count them.
     """
 
     rows: tuple[Row, ...]

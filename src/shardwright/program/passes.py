@@ -30,7 +30,7 @@ class Rewriter:
         self.needed: set[Node] = set()  # and those that something new does
 
     def once(self, node: Node) -> bool:
-        """Whether a value of the old program is read once, and is no output."""
+        """Whether a value of the old program is read once and is not an output."""
         return len(self.users[node]) == 1 and node not in self.outputs
 
     def copied(self, node: Node) -> Node:
