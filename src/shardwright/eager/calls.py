@@ -125,7 +125,7 @@ def _scales_safely(name: str, operands: Sequence[Any], attrs: Attrs) -> bool | N
     """Whether a partial operand may be multiplied by other arrays summand by summand: an infinity, a NaN or a division by 0
     would not be the sum's. All devices decide by the same numbers, the extremes of all elements. None where no data decides."""
     arrays = [x for x in operands if isinstance(x, Held)]
-    linear = OPS[name].rule([x.shape for x in arrays], attrs).linear if len(arrays) > 1 else ""
+    linear = OPS[name].fitted(tuple(x.shape for x in arrays), attrs).linear if len(arrays) > 1 else ""
     if linear not in ("mul", "over"):
         return None
     for x in arrays:

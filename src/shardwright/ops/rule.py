@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
@@ -85,7 +86,10 @@ class Rule:
 
     def out_shape(self, output: int = 0) -> Shape:
         """The shape of a result."""
-        return tuple(math.prod(self.out_size(f) for f in dim) for dim in self.outputs[output])
+        size = self.out_size
+        return tuple(
+            [size(dim[0]) if len(dim) == 1 else math.prod([size(f) for f in dim]) for dim in self.outputs[output]]
+        )
 
     @property
     def factors(self) -> Mapping[str, int]:
@@ -133,9 +137,19 @@ def rule(
 
     `sizes` gives the factors that the operands don't determine: factors of product dims, or of the result only.
     """
+    inputs, outputs, known = _fit(name, text, tuple(shapes), tuple(sizes.items()) if sizes else ())
+    names = tuple(whole.split()) if isinstance(whole, str) else tuple(whole)
+    return Rule(inputs, outputs, known, sums, frozenset(names), linear, rows or {}, prefix, fill)
+
+
+@lru_cache(maxsize=4096)
+def _fit(
+    name: str, text: str, shapes: tuple[Shape, ...], sizes: tuple[tuple[str, int], ...]
+) -> tuple[tuple[Dims, ...], tuple[Dims, ...], Mapping[str, int]]:
+    """The dims of operands and results, and the sizes of factors; programs meet the same shapes again and again."""
     left, right = text.split("->")
     terms, results = _terms(left), _terms(right)
-    known = dict(sizes or {})
+    known = dict(sizes)
     counts = [len(shape) - sum(dim is not None for dim in term) for term, shape in zip(terms, shapes, strict=True)]
     depth = max([n for n, term in zip(counts, terms, strict=True) if None in term], default=0)
     if any(n < 0 or (n > 0 and None not in term) for n, term in zip(counts, terms, strict=True)):
@@ -155,8 +169,7 @@ def rule(
         for operand, shape in zip(dims, shapes, strict=True)
     )
     outputs = tuple(tuple(spelled(term, depth)) for term in results)
-    names = tuple(whole.split()) if isinstance(whole, str) else tuple(whole)
-    return Rule(inputs, outputs, known, sums, frozenset(names), linear, rows or {}, prefix, fill)
+    return inputs, outputs, MappingProxyType(known)
 
 
 def _fitted(name: str, dim: Dim, size: int, known: dict[str, int], shapes: Sequence[Shape]) -> Dim:

@@ -6,6 +6,7 @@ floating-point work. Strategies, costs and the shardings of results are all deri
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 import shardwright.ops.dtypes as dt
 import shardwright.ops.families as f
 import shardwright.ops.work as w
+from shardwright.ops.attrs import Attrs
+from shardwright.ops.rule import Rule, Shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +33,16 @@ class Op:
     contracts: bool = False
     dynamic: bool = False
     elementwise: bool = False  # one NumPy function of all operands, without attributes
+
+    def fitted(self, shapes: tuple[Shape, ...], attrs: Attrs, scalars: str = "") -> Rule:
+        """The rule for operands of shapes; made once. `scalars` says on which side scalars stand, "left" or "right": adding
+        one to a partial value is not linear."""
+        return _fitted(self, shapes, attrs.key, scalars)
+
+
+@lru_cache(maxsize=4096)
+def _fitted(op: Op, shapes: tuple[Shape, ...], attrs: tuple[tuple[str, Any], ...], scalars: str) -> Rule:
+    return op.rule(shapes, {**dict(attrs), "scalars": scalars} if scalars else dict(attrs))
 
 
 # -- the rows -----------------------------------------------------------------------------------------------------------

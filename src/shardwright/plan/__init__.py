@@ -26,8 +26,8 @@ from shardwright.plan.operation import (
     make_plan,
     plan_operation,
     problem_of,
+    scalar_side,
     scales_safely,
-    with_scalars,
 )
 from shardwright.plan.reshard import (
     Cost,
@@ -101,8 +101,8 @@ __all__ = [
     "problem_of",
     "relabelled",
     "result_without_moves",
+    "scalar_side",
     "scales_safely",
     "strategies",
     "strategy_for",
-    "with_scalars",
 ]

@@ -59,7 +59,7 @@ def pieces_of(
 
 
 def overlaps(mesh: Mesh, piece: str, axes: Sequence[str]) -> bool:
-    return piece in mesh.cut(tuple(axes), by=(piece,))
+    return piece in axes or (bool(axes) and piece in mesh.cut(tuple(axes), by=(piece,)))
 
 
 def factors_with(mesh: Mesh, piece: str, home: Mapping[str, tuple[str, ...]]) -> list[str | None]:

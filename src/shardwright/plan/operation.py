@@ -226,9 +226,9 @@ def problem_of(
     arrays = [kind for kind in kinds if isinstance(kind, tuple)]
     scalars = [kind for kind in kinds if not isinstance(kind, tuple)]
     common_mesh(arrays, wanted)
-    shapes = [layout.shape for layout, _ in arrays]
+    shapes = tuple([layout.shape for layout, _ in arrays])
     dtypes = op.dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)
-    rule = _linear_for(op.rule(shapes, with_scalars(attrs, kinds)), arrays, scalars, dtypes[0], trusted)
+    rule = _linear_for(op.fitted(shapes, attrs, scalar_side(kinds)), arrays, scalars, dtypes[0], trusted)
     shardings = [layout.sharding for layout, _ in arrays]
     return Problem(rule, shardings, shapes, [dtype for _, dtype in arrays], wanted, op), dtypes
 
@@ -330,8 +330,8 @@ def common_mesh(arrays: Sequence[tuple[Layout, Any]], wanted: Sequence[Sharding 
     return meshes[0]
 
 
-def with_scalars(attrs: Mapping[str, Any], kinds: Sequence[Kind]) -> Mapping[str, Any]:
-    """The attributes, with a note on which side scalars stand: adding one to a partial value is not linear."""
+def scalar_side(kinds: Sequence[Kind]) -> str:
+    """On which side scalars stand: "left", "right", or "" where there are none."""
     if all(isinstance(kind, tuple) for kind in kinds):
-        return attrs
-    return {**attrs, "scalars": "right" if isinstance(kinds[0], tuple) else "left"}
+        return ""
+    return "right" if isinstance(kinds[0], tuple) else "left"

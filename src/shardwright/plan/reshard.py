@@ -20,7 +20,7 @@ from shardwright.hardware import seconds
 from shardwright.mesh import Mesh, as_ints
 from shardwright.plan.rings import Reduce
 from shardwright.plan.route import MOST_STATES, SOME_STATES, Hop, change_between
-from shardwright.plan.steps import Move, Step, is_even
+from shardwright.plan.steps import EVEN, Move, Step, is_even, merged_axes
 from shardwright.sharding import P, Sharding, as_spec, check_partial, describe, layout_of, parse_dtype, truncates
 
 Shape = tuple[int, ...]
@@ -188,29 +188,71 @@ def cheapest(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> 
     """
     if source is target:
         return "portable", ()
-    made = _Maker(shape, dtype)
-    alike = len(set(source.mesh.links.values())) == 1
-    chain = made.portable(source, target, 0)
-    if chain is None and not alike:
-        chain = made.portable(source, target, SOME_STATES)
+    maker, even = _Maker(shape, dtype), _even_way(source, target, shape, dtype)
+    if even is not None and even.hops is not None:
+        return even.algorithm, tuple(maker.followed(source, target, even.hops))
+    if even is not None:
+        return even.algorithm, maker.direct(source, target)
+    chain = maker.portable(source, target, 0)
+    if chain is None and not _alike(source.mesh):
+        chain = maker.portable(source, target, SOME_STATES)
     if chain is not None and (len(chain) <= 1 or not _time(chain)):
         return "portable", chain
-    if chain is not None and _time(chain) <= _exchange_time(source, target, shape, dtype):
-        return "portable", chain
-    direct = made.direct(source, target)
-    if chain is None or (_time(direct), len(direct)) < (_time(chain), len(chain)):
-        return "direct", direct
+    exchange = maker.direct(source, target)
+    if chain is None or (_time(exchange), len(exchange)) < (_time(chain), len(chain)):
+        return "direct", exchange
     return "portable", chain
 
 
-def _exchange_time(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> float:
-    """Seconds of the one exchange between even shards, without building it; 0 where it is not that simple."""
-    simple = not (source.partial or target.partial) and is_even(source, shape) and is_even(target, shape)
-    change = change_between(source, target, dtype) if simple and source.mesh == target.mesh else None
-    if change is None or not change.possible or not change.crossed:
-        return 0.0
-    moved = target.local_size(shape) * (1 - change.overlap) * dtype.itemsize
-    return seconds(change.mesh.links_along(change.crossed), moved)
+class _Way(NamedTuple):
+    """The better of two algorithms between even shards: the hops of its chain (None for one exchange) and its costs."""
+
+    algorithm: str
+    hops: tuple[Hop, ...] | None
+    costs: tuple[Cost, ...]
+
+
+@lru_cache(maxsize=65536)
+def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> _Way | None:
+    """The way of least time, priced before any step is built; None unless all shards on the way are equal blocks.
+
+    Choosing a strategy prices many moves and runs few of them, so this is what cold plans spend their time on.
+    """
+    mesh = source.mesh
+    if mesh != target.mesh or source.partial or target.partial:
+        return None
+    if not (is_even(source, shape) and is_even(target, shape)):
+        return None
+    if any(mesh.axis(axis).size == 1 for axis in (*source.axes, *target.axes)):
+        return None
+    change = change_between(source, target, dtype)
+    if not change.possible:
+        return None
+    chains = change.chains(0) or ([] if _alike(mesh) else change.chains(SOME_STATES))
+    costs: list[Cost] | None = [] if chains else None
+    local, size = source.local_size(shape), math.prod(shape)
+    for hop in chains[0] if chains else ():
+        received = EVEN[hop.name](local, mesh.axis_size(hop.axes)) * dtype.itemsize
+        local, rest = divmod(size, math.prod(map(mesh.axis_size, hop.state)))
+        if rest or any(n % mesh.axis_size(axes) for n, axes in zip(shape, hop.state, strict=True)):
+            return None
+        if received and costs is not None:
+            time = seconds(mesh.links_along(hop.axes), received)
+            costs.append(Cost(hop.name, merged_axes(mesh, hop.axes), received, time))
+    if costs is not None and (len(chains[0]) <= 1 or not costs):
+        return _Way("portable", tuple(chains[0]), tuple(costs))
+    lacking = change.lacking(target.local_size(shape)) * dtype.itemsize
+    exchange = Cost(
+        "exchange", merged_axes(mesh, change.crossed), lacking, seconds(mesh.links_along(change.crossed), lacking)
+    )
+    if costs is None or exchange.time < sum(cost.time for cost in costs):
+        return _Way("direct", None, (exchange,))
+    return _Way("portable", tuple(chains[0]), tuple(costs))
+
+
+def _alike(mesh: Mesh) -> bool:
+    """Whether all links of a mesh are alike."""
+    return len(set(mesh.links.values())) == 1
 
 
 def move_steps(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[Any, ...]:
@@ -226,7 +268,11 @@ def move_costs(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -
     >>> [cost[:3] for cost in move_costs(Sharding(mesh, P("y")), Sharding(mesh, P(None, "y")), (8, 8), np.dtype("f4"))]
     [('all_to_all', ('y',), 48)]
     """
-    steps = move_steps(source, target, shape, dtype)
+    source, target = source.for_shape(shape), target.for_shape(shape)
+    even = _even_way(source, target, shape, dtype) if source is not target else None
+    if even is not None:
+        return even.costs
+    steps = cheapest(source, target, shape, dtype)[1]
     return tuple(Cost(step.name, step.axes, step.received, step.time) for step in steps if step.received)
 
 
@@ -289,13 +335,13 @@ class _Maker:
         steps: list[Step] = []
         start = self._bare(source, target, steps)
         chains = [
-            self._followed(start, target, hops) for hops in change.chains(deep) if self._reduces_well(source, hops)
+            self.followed(start, target, hops) for hops in change.chains(deep) if self._reduces_well(source, hops)
         ]
         if not chains:
             return None
         return (*steps, *(chains[0] if len(chains) == 1 else min(chains, key=_time)))
 
-    def _followed(self, start: Sharding, target: Sharding, hops: Sequence[Hop]) -> list[Step]:
+    def followed(self, start: Sharding, target: Sharding, hops: Sequence[Hop]) -> list[Step]:
         """The steps of a chain."""
         steps: list[Step] = []
         at = start

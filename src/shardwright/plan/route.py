@@ -89,12 +89,11 @@ class Change:
         """The pieces along which devices must hear from one another: data lies along them that belongs elsewhere."""
         return tuple(piece for old, _ in self.suffixes for piece in old)
 
-    @property
-    def overlap(self) -> float:
-        """The least part of its new shard that a device already holds, for even shards."""
+    def lacking(self, after: int) -> int:
+        """Elements of its new shard of a size that the busiest device does not hold, where shards are even."""
         if any(old and new for old, new in self.suffixes):
-            return 0.0
-        return 1 / self.product([piece for old, new in self.suffixes if not new for piece in old])
+            return after  # some device holds none of its new shard
+        return after - after // self.product([piece for old, new in self.suffixes if not new for piece in old])
 
     @property
     def lost_dims(self) -> list[int]:

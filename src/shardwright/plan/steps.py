@@ -56,6 +56,16 @@ class Transfer(NamedTuple):
     elements: int
 
 
+# Elements that a device receives in a collective, from the size of its shard and of its group, if all shards are equal blocks.
+EVEN: dict[str, Callable[[int, int], int]] = {
+    "all_slice": lambda local, group: 0,
+    "all_gather": lambda local, group: local * (group - 1),
+    "prefix": lambda local, group: local * (group - 1),
+    "all_to_all": lambda local, group: local - local // group,
+    "permute": lambda local, group: local,
+}
+
+
 @dataclass(frozen=True)
 class Step:
     """One step: the shardings before and after it, and the bytes that the busiest device receives."""
@@ -70,9 +80,7 @@ class Step:
     @cached_property
     def axes(self) -> tuple[str, ...]:
         """The axes that it runs along: neighbouring pieces of one axis as one."""
-        if all(piece in self.source.mesh.sizes for piece in self.pieces):
-            return self.pieces
-        return Sharding(self.source.mesh, P(self.pieces)).dims[0]
+        return merged_axes(self.source.mesh, self.pieces)
 
     @property
     def itemsize(self) -> int:
@@ -174,17 +182,12 @@ class Move(Step):
     def _received_evenly(self) -> int:
         """Elements, where all shards are equal blocks."""
         local, group = self.source.local_size(self.shape), self.source.mesh.axis_size(self.pieces)
-        if self.name in ("all_gather", "prefix"):
-            return local * (group - 1)
-        if self.name == "all_to_all":
-            return local - local // group
-        after = self.result.local_size(self.shape)
+        if self.name in EVEN:
+            return EVEN[self.name](local, group)
         change = change_between(self.source, self.result)
         if not change.possible:
             return self._meeting.received()
-        if any(old and new for old, new in change.suffixes):
-            return after  # some device holds none of its new shard
-        return after - after // change.product([piece for old, new in change.suffixes if not new for piece in old])
+        return change.lacking(self.result.local_size(self.shape))
 
     @cached_property
     def sent(self) -> int:
@@ -338,6 +341,13 @@ def _between(here: Mesh, there: Mesh, moved: int) -> float:
     groups = [mesh.links_along(axes) for mesh, axes in pairs]
     hops = [sum(latency(size, link) for size, link in group) for group in groups]
     return max(least, *hops) + moved * max(map(seconds_per_byte, groups))
+
+
+def merged_axes(mesh: Mesh, pieces: tuple[str, ...]) -> tuple[str, ...]:
+    """Pieces of axes with neighbouring pieces of one axis as one."""
+    if all(piece in mesh.sizes for piece in pieces):
+        return pieces
+    return Sharding(mesh, P(pieces)).dims[0]
 
 
 def is_even(sharding: Sharding, shape: Shape) -> bool:

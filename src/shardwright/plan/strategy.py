@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,6 +47,16 @@ MOST_IDLE = 4  # axes that nothing uses which are tried
 MOST = 81  # placements looked at beyond those that keep every axis where some operand has it
 
 Shape = tuple[int, ...]
+
+
+class _Effect(NamedTuple):
+    """What putting a piece of an axis to a factor does."""
+
+    hops: float  # seconds of latency
+    size: int  # of the piece
+    acts: list[int]  # for each operand what it must do about the piece
+    split: bool  # whether a result is split by it
+    left: bool  # whether it is left to be reduced
 
 
 @dataclass(frozen=True)
@@ -134,10 +144,11 @@ def choose(problem: "Problem") -> Strategy:
     best: Strategy | None = None
     looked = problem.placements(next(stages))
     if looked and looked[0][0] == 0:  # perhaps nothing needs to be communicated at all
-        best = _within(problem, looked[0][1], math.inf)
+        best = _within(problem, looked.pop(0)[1], math.inf)
         if best is not None and best.time == 0:
             return best
-    looked += [pair for stage in stages for pair in problem.placements(stage)]
+    for stage in stages:
+        looked += problem.placements(stage, math.inf if best is None else best.time)
     for bound, placement in sorted(looked, key=lambda pair: pair[0]):
         if best is not None and bound > best.time:
             break  # this one and all after it must take longer
@@ -229,6 +240,7 @@ class Problem:
         self.hinted = [{piece: factors_with(mesh, piece, home) for piece in self.pieces} for home in hints]
         self.partial = [{p for p in self.pieces if overlaps(mesh, p, s.partial)} for s in self.operands]
         self.seen: set[tuple[Any, ...]] = set()
+        self._effects: dict[str, dict[str | None, _Effect]] = {}
         sizes = [s.local_size(shape) * n for s, shape, n in zip(operands, shapes, itemsizes, strict=True)]
         held = [{p for axes in s.dims for p in mesh.cut(axes, by=self.pieces)} for s in self.operands]
         # A shard can be larger than its even share, so bound by that share of the whole.
@@ -236,7 +248,7 @@ class Problem:
         self.local = [min(a, b / mesh.axis_size(tuple(u))) for a, b, u in zip(sizes, whole, held, strict=True)]
         outs = [math.prod(rule.out_shape(at)) for at in range(len(rule.outputs))]
         self.out_bytes = float(sum(outs) * self.itemsize)
-        self.least_seconds = min(seconds_per_byte(mesh.links_along((axis,))) for axis in mesh.axis_names)
+        self.least_seconds = _least_seconds(mesh)
 
     def afresh(self) -> "Problem":
         """The same problem with nothing looked at yet."""
@@ -286,18 +298,29 @@ class Problem:
         if math.prod(len(some) for some in wide.values()) <= MOST:
             yield wide
 
-    def placements(self, stage: Mapping[str, list[str | None]]) -> list[tuple[float, Placement]]:
-        """The placements of a stage not seen yet, each with a time it can't beat, shortest first."""
-        effects = {piece: {f: self._effect(piece, f) for f in some} for piece, some in stage.items()}
+    def placements(
+        self, stage: Mapping[str, list[str | None]], limit: float = math.inf
+    ) -> list[tuple[float, Placement]]:
+        """The placements of a stage not seen yet, each with a time it can't beat, shortest first; none whose latencies alone
+        take longer than `limit`."""
+        effects = self._effects
+        for piece, some in stage.items():
+            known = effects.setdefault(piece, {})
+            for factor in some:
+                if factor not in known:
+                    known[factor] = self._effect(piece, factor)
+        if limit < math.inf:
+            least = {piece: min(effects[piece][f].hops for f in some) for piece, some in stage.items()}
+            room = limit - sum(least.values())
+            stage = {p: [f for f in some if effects[p][f].hops - least[p] <= room] for p, some in stage.items()}
         new = [choice for choice in self._choices(stage) if (*stage, *choice) not in self.seen]
         self.seen.update((*stage, *choice) for choice in new)
         found = [dict(zip(stage, choice, strict=True)) for choice in new]
         bounds = [self._bound([effects[piece][f] for piece, f in placement.items()]) for placement in found]
         return sorted(zip(bounds, found, strict=True), key=lambda pair: pair[0])
 
-    def _effect(self, piece: str, factor: str | None) -> tuple[float, int, list[int], bool, bool]:
-        """What putting a piece to a factor does: latency, its size, what each operand must do, whether it splits or is
-        left to be reduced in the result."""
+    def _effect(self, piece: str, factor: str | None) -> _Effect:
+        """What putting a piece to a factor does."""
         acts = []
         for dims, found, partial in zip(self.rule.inputs, self.found, self.partial, strict=True):
             has = any(factor in dim for dim in dims)
@@ -311,15 +334,15 @@ class Problem:
         hops = left + sum(act not in (_STAY, _SLICE) for act in acts)
         split = any(factor in dim for dims in self.rule.outputs for dim in dims)
         (size, link) = self.mesh.links_along((piece,))[0]
-        return hops * latency(size, link), size, acts, split, left
+        return _Effect(hops * latency(size, link), size, acts, split, left)
 
-    def _bound(self, effects: Sequence[tuple[float, int, list[int], bool, bool]]) -> float:
+    def _bound(self, effects: Sequence[_Effect]) -> float:
         """A time that no strategy with these effects can beat: all latencies, and the bytes if all shards were even."""
         time, received, parts, summands = 0.0, 0.0, 1, 1
         for at, local in enumerate(self.local):
             size = [1, 1, 1, 1, 1, 1]
-            for effect in effects:
-                size[effect[2][at]] *= effect[1]
+            for _, n, acts, _, _ in effects:
+                size[acts[at]] *= n
             received += (1 - 1 / size[_SCATTER]) * local
             local /= size[_SCATTER]
             received += 2 * (1 - 1 / size[_REDUCE]) * local
@@ -343,6 +366,12 @@ class Problem:
         for choice in product(*options.values()):
             of = dict(zip(options, choice, strict=True))
             yield tuple(of[places[piece]] for piece in stage)
+
+
+@functools.lru_cache(maxsize=256)
+def _least_seconds(mesh: Mesh) -> float:
+    """Seconds that a byte takes along the fastest axis."""
+    return min(seconds_per_byte(mesh.links_along((axis,))) for axis in mesh.axis_names)
 
 
 def strategy_for(problem: Problem, placement: Placement) -> Strategy | None:
@@ -388,7 +417,7 @@ def price_of(problem: Problem, strategy: Strategy, limit: float = math.inf) -> P
     for given, wanted, shape, dtype in zip(
         problem.given, strategy.operands, problem.shapes, problem.dtypes, strict=True
     ):
-        moves.append(move_costs(given, wanted, shape, dtype))
+        moves.append(() if given is wanted else move_costs(given, wanted, shape, dtype))
         limit -= sum(cost.time for cost in moves[-1])
         if limit < 0:
             return None

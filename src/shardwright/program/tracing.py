@@ -12,7 +12,7 @@ from shardwright.engines.mailbox import Mailbox
 from shardwright.errors import TraceError
 from shardwright.mesh import Mesh
 from shardwright.ops import OPS, Attrs
-from shardwright.plan import with_scalars
+from shardwright.plan import scalar_side
 from shardwright.program.local_tracing import LocalTrace, TracedLocal
 from shardwright.program.node import Apply, Constant, Constrain, Graph, Input, Node, Program, Settle, Type
 from shardwright.sharding import Layout, P, Sharding
@@ -205,8 +205,8 @@ class Trace:
         """An operation of the table."""
         op = OPS[name]
         kinds = [kind_of(x) for x in operands]
-        shapes = [kind[0].shape for kind in kinds if isinstance(kind, tuple)]
-        rule = op.rule(shapes, with_scalars(attrs, kinds))
+        shapes = tuple([kind[0].shape for kind in kinds if isinstance(kind, tuple)])
+        rule = op.fitted(shapes, attrs, scalar_side(kinds))
         dtypes = op.dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)
         types = [Type(rule.out_shape(i), dtype) for i, dtype in enumerate(dtypes)]
         node = self.graph.add(Apply(name, attrs, rule), [self.node_of(x) for x in operands], types, source_line())
