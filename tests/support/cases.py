@@ -5,6 +5,7 @@ integers or moves; the others are compared within the rounding of float sums.
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -575,21 +576,56 @@ def indexed(draw, seed):
     return Case([host], lambda x: x[index], lambda x: x[index], exact=True)
 
 
-def updated(draw, seed):
-    shape = tuple(max(n, 1) for n in draw(shapes(min_dims=1, max_dims=3, max_size=6)))
-    host = ints(shape, seed)
-    index = host > 1 if draw(st.booleans()) else tuple(draw(st.slices(n)) for n in shape)
+@st.composite
+def indices(draw, shape):
+    """An index of any form, with at least one index array."""
+    block = draw(st.sampled_from([(), (1,), (3,), (2, 3)]))
+    first = draw(st.integers(0, len(shape) - 1))
+    entries = []
+    for at, n in enumerate(shape):
+        kind = draw(st.sampled_from(["slice", "whole", "integer", "array", "mask"])) if at != first else "array"
+        if draw(st.integers(0, 9)) == 0:
+            entries.append(None)
+        if kind == "array":
+            own = tuple(draw(st.sampled_from([1, size])) for size in block[draw(st.integers(0, len(block))) :])
+            numbers = st.lists(st.integers(-n, n - 1), min_size=prod(own), max_size=prod(own))
+            entries.append(np.array(draw(numbers)).reshape(own))
+        elif kind == "mask":
+            entries.append(np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n))))
+        else:
+            choices = {"slice": st.slices(n), "whole": st.just(slice(None)), "integer": st.integers(-n, n - 1)}
+            entries.append(draw(choices[kind]))
+    return tuple(entries)
 
-    def ours(x):
-        x[index] = 77
-        return x
 
-    def theirs(x):
-        x = x.copy()
-        x[index] = 77
-        return x
+def updated(*kinds):
+    """Elements replaced, by an index of some kind, with a value that broadcasts."""
 
-    return Case([host], ours, theirs, exact=True)
+    def make(draw, seed):
+        shape = tuple(max(n, 1) for n in draw(shapes(min_dims=1, max_dims=3, max_size=6)))
+        host = ints(shape, seed)
+        kind = draw(st.sampled_from(kinds))
+        index = {
+            "slices": lambda: tuple(draw(st.slices(n)) for n in shape),
+            "mask": lambda: host > 1,
+            "rows": lambda: host.reshape(shape[0], -1)[:, 0] > 0,
+            "arrays": lambda: draw(indices(shape)),
+        }[kind]()
+        try:
+            replaced = host[index].shape
+        except IndexError:  # masks and arrays that don't broadcast together
+            index, replaced = (slice(None, None, 2),), host[::2].shape
+        ones = draw(st.lists(st.booleans(), min_size=len(replaced), max_size=len(replaced)))
+        value = ints(tuple(1 if one else n for one, n in zip(ones, replaced, strict=True)), seed + 1) + 50
+
+        def assigned(x, *value):
+            x = x + 0
+            x[index] = value[0] if value else 77
+            return x
+
+        return Case([host, value] if draw(st.booleans()) else [host], assigned, assigned, exact=True)
+
+    return make
 
 
 def like(function, theirs):
@@ -670,7 +706,9 @@ CASES = {
     **{f"fft.{name}": several(name) for name in ("fftn", "ifftn", "rfftn", "irfftn")},
     **{f"fft.{name}": shifted(name) for name in ("fftshift", "ifftshift")},
     "index": indexed,
-    "update": updated,
+    "assign": updated("slices"),
+    "fill": updated("mask", "rows"),
+    "scatter": updated("arrays"),
     "nn.conv1d": convolution(1),
     "nn.conv2d": convolution(2),
     "nn.conv3d": convolution(3),

@@ -606,8 +606,10 @@ def test_errors_have_words():
         sw.scan(lambda c, r: (c, r), vector(), [1, 2])
     with pytest.raises(ShardingError, match="is not a valid regular expression"):
         TreePathShardingRule(("(", P())).apply({"a": np.ones(4)})
-    with pytest.raises(sw.errors.OperationError, match=r"update works on the whole tensor .* Write it with where"):
-        sw.sjit(lambda x: x.__setitem__([1, 3], 2.0))(vector())
+    with pytest.raises(sw.errors.OperationError, match=r"index works on the whole tensor .* Write it with where"):
+        sw.sjit(lambda x: x[np.array([1, 3])[:, None], None, np.array([1])])(
+            sw.shard(np.ones((8, 4)), sw.Mesh(x=4), P("x"))
+        )
     with pytest.raises(ProgramError, match="a program is on one mesh"):
         sw.sjit(lambda a, b: (a, b))(vector(), sw.shard(np.ones(8), sw.Mesh(y=2), P("y")))
 

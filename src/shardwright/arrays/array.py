@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+import shardwright.arrays.assignment as assignment
 import shardwright.arrays.indexing as indexing
 from shardwright.arrays.per_device import PerDevice, host_array, same_mesh
 from shardwright.arrays.shards import Shard, Shards
@@ -244,7 +245,7 @@ class Array(Held):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """The variable gets a new value; other arrays that share its data keep theirs."""
-        self.become(indexing.put(self, index, value))
+        self.become(assignment.put(self, index, value))
 
     __add__, __radd__, __iadd__ = operators("add")
     __sub__, __rsub__, __isub__ = operators("subtract")

@@ -22,84 +22,42 @@ WHOLE = slice(None)
 
 def get(x: Any, index: Any) -> Any:
     """x[index]."""
-    entries = _entries(x, index)
-    arrays = [entry for entry in entries if _is_array(entry)]
+    entries = entries_of(x, index)
+    arrays = [entry for entry in entries if is_array(entry)]
     if not arrays:
         return _basic(x, entries)
-    others = [entry for entry in entries if not _is_array(entry)]
+    others = [entry for entry in entries if not is_array(entry)]
     if len(arrays) == 1 and _dtype(arrays[0]).kind in "iu" and all(isinstance(entry, slice) for entry in others):
-        axis = next(i for i, entry in enumerate(entries) if _is_array(entry))
-        sliced = _basic(x, [WHOLE if _is_array(entry) else entry for entry in entries])
-        return take(sliced, _lifted(x, arrays[0]), axis)
+        axis = next(i for i, entry in enumerate(entries) if is_array(entry))
+        sliced = _basic(x, [WHOLE if is_array(entry) else entry for entry in entries])
+        return take(sliced, arrays[0], axis)
     pattern, operands = _pattern(x, entries)
     if pattern == ("array",) and operands[0].dtype.kind == "b" and operands[0].shape == x.shape and x.ndim:
         return find("masked", [x, *operands])[0]
     return find("index", [x, *operands], Attrs(pattern=pattern))[0]
 
 
-def put(x: Any, index: Any, value: Any) -> Any:
-    """x with x[index] = value; where it lies does not change."""
-    entries = _entries(x, index)
-    target = x.layout.sharding.replace(partial=())
-    if isinstance(value, bool | int | float | complex):
-        fill = np.zeros((), x.dtype)
-        fill[...] = value  # as NumPy assigns: what does not fit is an error
-        value = fill
-    given = _lifted(x, value)
-    if len(entries) == 1 and _is_array(entries[0]) and _dtype(entries[0]).kind == "b" and not given.ndim:
-        mask = _lifted(x, entries[0])
-        if mask.shape == x.shape:
-            fill = apply("astype", (given,), Attrs(dtype=x.dtype))
-            made = apply("where", (mask, fill, x))
-            return made if made.traces else made.reshard(target)
-    if not any(entry is None or _is_array(entry) for entry in entries):
-        made = _put_rows(x, entries, given)
-        return made if made.traces else made.reshard(target)
-    pattern, operands = _pattern(x, entries)
-    return find("update", [x, given, *operands], Attrs(pattern=pattern))[0].reshard(target)
-
-
-def _put_rows(x: Any, entries: list[Any], value: Any) -> Any:
-    """x with a value in the rows that integers and slices name: the value's rows go to their places, and a mask chooses."""
-    shape: list[int] = []  # of what is replaced, integers as dims of 1
-    maps: list[RowMap | None] = []
-    flips: list[RowMap | None] = []
-    mask: Any = None
-    for dim, (entry, size) in enumerate(zip(entries, x.shape, strict=True)):
-        if not isinstance(entry, slice) and not -size <= entry < size:
-            raise IndexError(f"Index {entry} is out of bounds for dim {dim} of size {size}.")
-        rows = range(*entry.indices(size)) if isinstance(entry, slice) else range(entry % size, entry % size + 1)
-        count = len(rows)
-        flips.append(RowMap(count, count - 1, -1) if rows.step < 0 and count else None)
-        if rows.step < 0:
-            rows = rows[::-1]
-        shape.append(count)
-        maps.append(RowMap(size, -(rows.start // rows.step), every=rows.step) if rows != range(size) else None)
-        if maps[-1] is not None:
-            flags = np.zeros(size, bool)
-            flags[rows.start : rows.stop : rows.step] = count > 0
-            own = _lifted(x, flags.reshape([size if d == dim else 1 for d in range(x.ndim)]))
-            mask = own if mask is None else apply("bitwise_and", (mask, own))
-    kept = [n for n, entry in zip(shape, entries, strict=True) if isinstance(entry, slice)]
-    fill = apply("astype", (value,), Attrs(dtype=x.dtype)) if value.dtype != x.dtype else value
-    while fill.ndim > len(kept) and fill.shape[0] == 1:
-        fill = apply("reshape", (fill,), Attrs(shape=fill.shape[1:]))
-    fill = apply("broadcast_to", (fill,), Attrs(shape=tuple(kept)))
-    fill = apply("reshape", (fill,), Attrs(shape=tuple(shape)))
-    for some in (flips, maps):
-        if any(row_map is not None for row_map in some) and 0 not in shape:
-            fill = apply("rows", (fill,), Attrs(name="assign", maps=tuple(some)))
-    if mask is None:
-        return fill
-    return x.again() if 0 in shape else apply("where", (mask, fill, x))
-
-
 def take(x: Any, indices: Any, axis: int) -> Any:
     """Rows of a dim by number."""
-    size = x.shape[axis]
-    text = f"Index {{}} is out of bounds for dim {axis} of size {size}."
-    checked = apply("in_range", (indices,), Attrs(low=-size, high=size - 1, error=IndexError, text=text))
-    return apply("take", (x, checked), Attrs(axis=axis))
+    return apply("take", (x, lifted(x, checked_indices(x, indices, axis))), Attrs(axis=axis))
+
+
+def checked_index(index: int, size: int, dim: int) -> int:
+    """An index counted from the front; an error if it is out of bounds."""
+    if not -size <= index < size:
+        raise IndexError(f"Index {index} is out of bounds for dim {dim} of size {size}.")
+    return index % size
+
+
+def checked_indices(x: Any, indices: Any, dim: int) -> Any:
+    """Indices of a dim; an error if one is out of bounds. Those on the host are looked at there, without communication."""
+    size = x.shape[dim]
+    if isinstance(indices, np.ndarray):
+        for extreme in (indices.min(), indices.max()) if indices.size else ():
+            checked_index(int(extreme), size, dim)
+        return indices
+    text = f"Index {{}} is out of bounds for dim {dim} of size {size}."
+    return apply("in_range", (indices,), Attrs(low=-size, high=size - 1, error=IndexError, text=text))
 
 
 def held_like(x: Any, data: Any, sharding: Sharding | None = None) -> Any:
@@ -108,7 +66,7 @@ def held_like(x: Any, data: Any, sharding: Sharding | None = None) -> Any:
     return type(x).of(layout, engine_named(x.mesh.engine).put(np.asarray(data), layout))
 
 
-def _is_array(entry: Any) -> bool:
+def is_array(entry: Any) -> bool:
     return isinstance(entry, Held | np.ndarray)
 
 
@@ -116,19 +74,19 @@ def _dtype(entry: Any) -> "np.dtype[Any]":
     return np.dtype(entry.dtype)
 
 
-def _lifted(x: Any, value: Any) -> Any:
+def lifted(x: Any, value: Any) -> Any:
     return value if isinstance(value, Held) else x.beside(np.asarray(value))
 
 
-def _entries(x: Any, index: Any) -> list[Any]:
+def entries_of(x: Any, index: Any) -> list[Any]:
     """The index with `...` spelled out: one entry per dim, and None for new dims; arrays for all that is like one."""
     given = list(index) if isinstance(index, tuple) else [index]
     entries: list[Any] = []
     for entry in given:
         if entry is None or entry is Ellipsis or isinstance(entry, slice):
             entries.append(entry)
-        elif isinstance(entry, Held | np.ndarray) and entry.ndim == 0 and _dtype(entry).kind in "iu":
-            entries.append(int(entry))  # type: ignore[arg-type]  # an Array of one integer is one
+        elif is_array(entry) and entry.ndim == 0 and _dtype(entry).kind in "iu" and not getattr(entry, "traces", False):
+            entries.append(int(entry))  # an Array of one integer is one
         elif isinstance(entry, Held | np.ndarray):
             entries.append(entry)
         elif isinstance(entry, bool | np.bool_ | list | tuple | range):
@@ -149,7 +107,7 @@ def _entries(x: Any, index: Any) -> list[Any]:
 def _width(entry: Any) -> int:
     if entry is None or entry is Ellipsis:
         return 0
-    return int(entry.ndim) if _is_array(entry) and _dtype(entry).kind == "b" else 1
+    return int(entry.ndim) if is_array(entry) and _dtype(entry).kind == "b" else 1
 
 
 def _basic(x: Any, entries: list[Any]) -> Any:
@@ -167,9 +125,7 @@ def _basic(x: Any, entries: list[Any]) -> Any:
             maps.append(None if (start, count, step) == (0, size, 1) else RowMap(count, start, step))
             shape.append(count)
         else:
-            if not -size <= entry < size:
-                raise IndexError(f"Index {entry} is out of bounds for dim {len(maps)} of size {size}.")
-            maps.append(RowMap(1, entry % size))
+            maps.append(RowMap(1, checked_index(entry, size, len(maps))))
     if x.ndim and not x.traces and not any(entry is None or isinstance(entry, slice) for entry in entries):
         return _element(x, [row_map.start for row_map in maps if row_map is not None])
     if any(row_map is not None for row_map in maps):
@@ -202,9 +158,9 @@ def _pattern(x: Any, entries: list[Any]) -> tuple[tuple[Any, ...], list[Any]]:
     pattern: list[Any] = []
     operands = []
     for entry in entries:
-        if _is_array(entry):
+        if is_array(entry):
             pattern.append("array")
-            operands.append(_lifted(x, entry))
+            operands.append(lifted(x, entry))
         else:
             pattern.append(("slice", entry.start, entry.stop, entry.step) if isinstance(entry, slice) else entry)
     for operand in operands:

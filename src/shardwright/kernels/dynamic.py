@@ -65,13 +65,6 @@ def index(call: Call, x: Data, *keys: Data) -> list[Data]:
     return [x[_key(call, keys)]]
 
 
-def update(call: Call, x: Data, value: Data, *keys: Data) -> list[Data]:
-    """x with x[…] = value."""
-    result = x.copy()
-    result[_key(call, keys)] = value
-    return [result]
-
-
 def repeat(call: Call, x: Data, counts: Data) -> list[Data]:
     """Each row as often as its count says."""
     return [np.repeat(x, counts, axis=call.attrs["axis"])]

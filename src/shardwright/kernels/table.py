@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import shardwright.kernels.along as al
+import shardwright.kernels.assignment as asg
 import shardwright.kernels.dynamic as dy
 import shardwright.kernels.elementwise as el
 import shardwright.kernels.moves as mv
@@ -43,6 +44,9 @@ KERNELS: dict[str, Kernel] = {
     "take": mv.take,
     "take_along_axis": mv.take_along_axis,
     "triangle": mv.triangle,
+    "assign": asg.assign,
+    "scatter": asg.scatter,
+    "fill": asg.fill,
     "diagonal": al.linalg("diagonal"),
     # along dims
     **{name: al.cumulative(name) for name in ("cumulative_sum", "cumulative_prod")},
@@ -77,7 +81,6 @@ KERNELS: dict[str, Kernel] = {
     "masked": dy.masked,
     "unique": dy.unique,
     "index": dy.index,
-    "update": dy.update,
     "repeat": dy.repeat,
 }
 

@@ -30,6 +30,11 @@ def checked(name: str) -> RuleMaker:
     return lambda shapes, attrs: replace(elementwise(name)(shapes, attrs), agrees=True)
 
 
+def kept(name: str) -> RuleMaker:
+    """Element by element; the first operand stays where it is, and the others broadcast to it."""
+    return lambda shapes, attrs: replace(elementwise(name)(shapes, attrs), keeps=True)
+
+
 def dim_names(rank: int) -> list[str]:
     return [f"d{i}" for i in range(rank)]
 
@@ -236,6 +241,49 @@ def take(shapes: Shapes, attrs: Attrs) -> Rule:
         shapes,
         sums={names[axis]: "sum"},
         linear="first",
+    )
+
+
+def assign(shapes: Shapes, attrs: Attrs) -> Rule:
+    """x with other rows; attrs: maps, per dim None or the RowMap from the rows of the value to those of x they replace.
+
+    The value has a dim for each of x's, of size 1 where it is broadcast. Its rows go to the devices that hold the rows that
+    they replace, so x never moves.
+    """
+    names = dim_names(len(shapes[0]))
+    sizes = dict(zip(names, shapes[0], strict=True))
+    value: list[tuple[str, ...]] = []
+    owners = {}
+    for name, size, row_map in zip(names, shapes[1], attrs["maps"], strict=True):
+        if size == 1 and (sizes[name] if row_map is None else row_map.size) != 1:
+            value.append(())
+        elif row_map is None:
+            value.append((name,))
+        else:
+            owners[f"{name}'"] = (name, row_map)
+            sizes[f"{name}'"] = size
+            value.append((f"{name}'",))
+    dims = tuple((name,) for name in names)
+    return Rule((dims, tuple(value)), (dims,), sizes, whole=frozenset(owners), owners=owners, keeps=True)
+
+
+def scatter(shapes: Shapes, attrs: Attrs) -> Rule:
+    """x with elements replaced that index arrays name; attrs: dims, those that are indexed, one array for each.
+
+    The value's first dim runs over the index arrays, the others are x's dims that are not indexed. Arrays and value
+    go to every device, x never moves.
+    """
+    names = dim_names(len(shapes[0]))
+    rest = [name for at, name in enumerate(names) if at not in attrs["dims"]]
+    value = [
+        (name,) if size == shapes[0][names.index(name)] else () for name, size in zip(rest, shapes[1][1:], strict=True)
+    ]
+    first: tuple[str, ...] = ("i",) if shapes[1][0] == shapes[2][0] else ()
+    dims = tuple((name,) for name in names)
+    sizes = {**dict(zip(names, shapes[0], strict=True)), "i": shapes[2][0]}
+    index: tuple[tuple[str, ...], ...] = (("i",),)
+    return Rule(
+        (dims, (first, *value), *(index,) * (len(shapes) - 2)), (dims,), sizes, whole=frozenset("i"), keeps=True
     )
 
 

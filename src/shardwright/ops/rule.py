@@ -5,7 +5,8 @@ as einsum does: `... m k, ... k n -> ... m n` is a matmul. A dim may be a produc
 reshape has it. A rule also has these fields: `sums`, the reduced factors and their reductions; `whole`, the factors that
 must not be split; `rows`, the factors whose rows come from known rows of the operand; `prefix`, the factor along which
 each row depends on the rows before it; `linear`, how the operation treats partial operands; `agrees`, whether devices
-compare their data first.
+compare their data first; `owners`, the factors whose rows go to the devices that hold other rows; `keeps`, whether the
+first operand stays where it is.
 """
 
 import math
@@ -79,6 +80,10 @@ class Rule:
     prefix: str = ""  # the factor along which every row depends on all rows before it: every shard sends one row
     fill: str = "zero"  # what rows outside the operand read as: "zero", or "lowest", which never wins a maximum
     agrees: bool = False  # whether all devices first compare the extremes of their data
+    # factor -> (another factor, map): its row k goes to the device that holds row map.sources(k) of the other; such a map
+    # has a positive stride, so rows keep their order.
+    owners: Mapping[str, tuple[str, RowMap]] = field(default_factory=dict)
+    keeps: bool = False  # whether the first operand, and with it the result, stays where it is
 
     def out_size(self, factor: str) -> int:
         """The size of a factor in the result."""

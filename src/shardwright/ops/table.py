@@ -120,6 +120,9 @@ OPS: dict[str, Op] = _rows_of(
     _moves("concat", f.concat, dt.promoted),
     _moves("take", f.take),
     _moves("take_along_axis", f.take_along_axis),
+    _moves("assign", f.assign),
+    _moves("scatter", f.scatter),
+    _moves("fill", f.kept("fill")),
     _moves("triangle", f.as_text("triangle", "... m n -> ... m n", linear="add")),
     _moves("diagonal", f.as_text("diagonal", "... m n -> ... d", whole="m n d", linear="move")),
     # along dims
@@ -163,6 +166,5 @@ OPS: dict[str, Op] = _rows_of(
     Op("unique", f.elements_alike, work=w.sorting, dynamic=True),
     Op("masked", f.elements_alike, dynamic=True),
     Op("index", f.whole_operands, dynamic=True),
-    Op("update", f.whole_operands, dynamic=True),
     Op("repeat", f.whole_operands, dynamic=True),
 )  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwright.mesh import Mesh
 from shardwright.ops import Dims, Rule
-from shardwright.sharding import P, Sharding, block_size
+from shardwright.sharding import P, Sharding, block_size, usual_offsets
 
 PARTIAL = "partial"
 Placement = dict[str, str | None]  # axis -> factor, None or PARTIAL
@@ -110,7 +110,7 @@ def explicit_cuts(
     if not any(sharding.offsets for sharding in operands):
         return cuts
     blocks = {f for dims in (*rule.inputs, *rule.outputs) for dim in dims if len(dim) > 1 for f in dim}  # must be even
-    for dims, sharding in zip(rule.inputs, operands, strict=True):
+    for dims, sharding in list(zip(rule.inputs, operands, strict=True))[: 1 if rule.keeps else None]:
         for at, dim in enumerate(dims):
             given = sharding.offsets_of(at)
             if given and len(dim) == 1 and dim[0] not in cuts and dim[0] not in blocks:
@@ -119,6 +119,20 @@ def explicit_cuts(
                 if mesh.cut(sharding.dims[at], by=axes) == mesh.cut(axes, by=sharding.dims[at]):
                     cuts[dim[0]] = given
     return cuts
+
+
+def owned_cuts(
+    rule: Rule, mesh: Mesh, axes_by_factor: Mapping[str, tuple[str, ...]], cuts_by_factor: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Where the rows begin, on every shard, that go to the owners of other rows."""
+    result = {}
+    for factor, (other, row_map) in rule.owners.items():
+        parts = mesh.axis_size(axes_by_factor.get(other, ()))
+        if parts > 1:
+            bounds = np.asarray(cuts_by_factor.get(other) or usual_offsets(rule.sizes[other], parts))
+            first = -((row_map.start - bounds) // row_map.stride)  # the first row at or behind each bound
+            result[factor] = tuple(np.clip(first, 0, row_map.size).tolist())
+    return result
 
 
 def dims_of(

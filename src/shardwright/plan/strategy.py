@@ -34,6 +34,7 @@ from shardwright.plan.factors import (
     leaves_idle,
     ordered,
     overlaps,
+    owned_cuts,
     pieces_of,
     result_cuts,
 )
@@ -277,6 +278,9 @@ class Problem:
     @property
     def stages(self) -> Iterator[dict[str, list[str | None]]]:
         """Where each piece may go: first where operands have it, then where else, if that is not too much to look at."""
+        if self.rule.keeps:
+            yield {piece: [next(iter(self.found[0][piece]), None)] for piece in self.pieces}
+            return
         stays_partial = self.keeps_partial
         options: dict[str, list[str | None]] = {}
         settled: dict[str, list[str | None]] = {}
@@ -381,6 +385,9 @@ def strategy_for(problem: Problem, placement: Placement) -> Strategy | None:
     if any(leaves_idle(rule, mesh, factor, axes, problem.homes) for factor, axes in axes_by_factor.items()):
         return None
     cuts_by_factor = explicit_cuts(rule, axes_by_factor, operands)
+    if rule.owners:
+        axes_by_factor.update({f: axes_by_factor.get(other, ()) for f, (other, _) in rule.owners.items()})
+        cuts_by_factor.update(owned_cuts(rule, mesh, axes_by_factor, cuts_by_factor))
     kept = tuple(axis for axis, factor in placement.items() if factor == PARTIAL)
     reductions = {s.reduction for s in operands if s.partial} if kept else set()
     wanted: list[Sharding] = []

@@ -4,7 +4,7 @@ from shardwright.sharding.layout import DimLayout, Layout, View, layout_of
 from shardwright.sharding.notation import describe, dtype_name, parse, parse_dtype
 from shardwright.sharding.partial import check_partial, kept_partial, truncates
 from shardwright.sharding.reductions import REDUCTIONS, Reduction, is_number
-from shardwright.sharding.sharding import Sharding, block_size
+from shardwright.sharding.sharding import Sharding, block_size, usual_offsets
 from shardwright.sharding.spec import P, as_spec
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "parse",
     "parse_dtype",
     "truncates",
+    "usual_offsets",
 ]
