@@ -19,6 +19,7 @@ import shardwright.numpy as snp
 from cases import CASES
 from helpers import assert_same
 from shardwright import P, nn, random
+from shardwright.caches import Cache
 from shardwright.eager import calls as eager_calls
 from shardwright.engines.stacked import FASTER, Stacked
 from shardwright.kernels import KERNELS, run
@@ -153,8 +154,8 @@ def calls():
         patch.setattr(Stacked, "local", local)
         patch.setattr(Stacked, "plain", lambda *_: None)  # every kernel passes through `local`
         patch.setattr(Stacked, "fuses", False)
-        patch.setattr(eager_calls, "_ready", {})  # plans prepared elsewhere skip `local`; those prepared here are slow
-        patch.setattr(eager_calls, "_by_plan", {})
+        # Plans prepared elsewhere skip `local`; those prepared here are slow.
+        patch.setattr(eager_calls, "_ready", Cache(limit=2**26, size=lambda ready: 1))
         run_others()
         run_cases()
     return {name: list(some.items()) for name, some in recorded.items()}

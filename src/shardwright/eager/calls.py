@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from shardwright.caches import MIB, Cache
 from shardwright.eager.dynamic import found
 from shardwright.eager.held import Held, changing
 from shardwright.engines import engine_named
@@ -96,9 +97,7 @@ class Ready:
         )
 
 
-_ready: dict[Any, Ready] = {}
-_by_plan: dict[OperationPlan, Ready] = {}
-MOST_READY = 65536  # that are kept; then all are forgotten: a loop over ever new slices must not fill memory
+_ready: Cache[Any, Ready] = Cache(limit=64 * MIB, size=lambda ready: 1000 + ready.plan.footprint)
 
 
 def _prepared(key: Any, name: str, operands: Sequence[Any], attrs: Attrs) -> Ready:
@@ -110,14 +109,12 @@ def _prepared(key: Any, name: str, operands: Sequence[Any], attrs: Attrs) -> Rea
     partial = any(isinstance(x, Held) and x._layout.partial_lanes for x in operands)
     verdict = _scales_safely(name, operands, attrs) if partial else None
     plan = plan_operation(name, [kind_of(x) for x in operands], attrs, trusted=bool(verdict))
-    ready = _by_plan.get(plan)
+    ready = _ready.get(plan)
     if ready is None:
-        if len(_ready) >= MOST_READY:
-            _ready.clear()
-            _by_plan.clear()
-        ready = _by_plan[plan] = Ready(plan)
+        ready = Ready(plan)
+        _ready.put(plan, ready)
     if not partial or (verdict is None and all(isinstance(x, Held) for x in operands)):
-        _ready[key] = ready
+        _ready.put(key, ready)
     return ready
 
 
@@ -147,7 +144,7 @@ def kind_of(operand: Any) -> Any:
 def apply(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> Any:
     """Run an operation of the table on arrays and, where it is element by element, Python scalars."""
     key = (name, *[(x._layout, x._dtype) if isinstance(x, Held) else type(x) for x in operands], attrs.key)
-    ready = _ready.get(key)
+    ready = _ready.young.get(key) or _ready.get(key)
     if ready is None:
         traced = _traced(operands)
         if traced is not None:
@@ -233,7 +230,7 @@ def binary(name: str, a: Any, b: Any) -> Any:
         key = (name, a._layout, type(b), a._dtype)
     else:
         key = (name, type(a), b._layout, b._dtype)
-    ready = _ready.get(key)
+    ready = _ready.young.get(key) or _ready.get(key)
     if ready is None:
         traced = _traced((a, b))
         if traced is not None:
@@ -258,7 +255,7 @@ def matmul(a: Any, b: Any) -> Any:
         if a is NotImplemented or b is NotImplemented:
             return NotImplemented
     key = ("matmul", a._layout, b._layout, a._dtype, b._dtype)
-    ready = _ready.get(key)
+    ready = _ready.young.get(key) or _ready.get(key)
     if ready is None:
         attrs = _MATMUL[min(a.ndim, 2), min(b.ndim, 2)]
         if attrs is None:

@@ -370,28 +370,28 @@ def _rebuild(sizes: dict[str, int], ids: Sequence[int] | None, engine: str, link
     return Mesh(sizes, devices=ids, engine=engine, links=links)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def _axis(mesh: Mesh, text: str) -> SubAxis:
     return parse_axis(text, dict(mesh.sizes), mesh)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def _axis_size(mesh: Mesh, axes: tuple[str, ...]) -> int:
     return math.prod(mesh.axis(axis).size for axis in axes)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def _links_along(mesh: Mesh, axes: tuple[str, ...]) -> tuple[tuple[int, Link], ...]:
     return tuple((mesh.axis(axis).size, mesh.links[mesh.axis(axis).name]) for axis in axes)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def _cut(mesh: Mesh, axes: tuple[str, ...], by: tuple[str, ...]) -> tuple[str, ...]:
     lanes = mesh.lanes((*axes, *by))
     return tuple(lane for axis in axes for lane in lanes if overlap(mesh.axis(axis), mesh.axis(lane)))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def _group_axes(mesh: Mesh, axes: tuple[str, ...]) -> tuple[str, ...]:
     pieces = [mesh.axis(axis) for axis in axes]
     for i, piece in enumerate(pieces):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardwright.caches import MIB, Cache
 from shardwright.errors import ArrayError
 from shardwright.kernels import KERNELS, Call
 from shardwright.kernels.along import lowest
@@ -94,6 +95,11 @@ class OperationPlan:
                 text = f"{describe(what.source, what.shape, what.dtype)} on {what.source.mesh}"
                 found.append(ImplicitGather(self.title, text, what.gathered_dims, what.received))
         return found
+
+    @property
+    def footprint(self) -> int:
+        """About how many bytes it takes, with what only it needs."""
+        return 10_000 + sum(layout.footprint for layout in (*self.given, *self.operands, *self.results))
 
     @property
     def title(self) -> str:
@@ -233,8 +239,7 @@ def problem_of(
     return Problem(rule, shardings, shapes, [dtype for _, dtype in arrays], wanted, op), dtypes
 
 
-_plans: dict[Any, OperationPlan] = {}
-MOST_PLANS = 65536  # that are kept; then all are forgotten: a loop over ever new slices must not fill memory
+_plans: Cache[Any, OperationPlan] = Cache(limit=96 * MIB, size=lambda plan: plan.footprint)
 
 
 def plan_operation(
@@ -250,13 +255,12 @@ def plan_operation(
     key = (name, *types, attrs.key, wanted, trusted)
     found = _plans.get(key)
     if found is None:
-        if len(_plans) >= MOST_PLANS:
-            _plans.clear()
-        found = _plans[key] = OperationPlan(OPS[name], kinds, attrs, None, wanted, trusted)
+        found = OperationPlan(OPS[name], kinds, attrs, None, wanted, trusted)
+        _plans.put(key, found)
     return found
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def make_plan(name: str, sharding: Sharding, shape: tuple[int, ...], attrs_key: tuple[Any, ...]) -> Local:
     """An operation without operands: each device makes its own part of the result."""
     op, attrs = OPS[name], dict(attrs_key)

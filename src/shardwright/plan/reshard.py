@@ -155,7 +155,7 @@ def _dtype(dtype: Any) -> "np.dtype[Any]":
         return parse_dtype(str(dtype))
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=2048)
 def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algorithm: str, permute: bool) -> ReshardPlan:
     here, there = ((s if isinstance(s, Sharding) else Sharding(mesh, s)).for_shape(shape) for s in (source, target))
     known = _dtype(dtype)
@@ -180,7 +180,7 @@ def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algori
     return ReshardPlan(shape, known, here, there, algorithm, steps)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def cheapest(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[str, tuple[Any, ...]]:
     """The algorithm and the steps of least time; every price of a move is the price of these.
 
@@ -212,7 +212,7 @@ class _Way(NamedTuple):
     costs: tuple[Cost, ...]
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> _Way | None:
     """The way of least time, priced before any step is built; None unless all shards on the way are equal blocks.
 
@@ -260,7 +260,7 @@ def move_steps(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -
     return cheapest(source.for_shape(shape), target.for_shape(shape), shape, dtype)[1]
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def move_costs(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[Cost, ...]:
     """What those steps cost.
 
@@ -280,7 +280,7 @@ def _time(steps: Sequence[Any]) -> float:
     return sum(step.time for step in steps)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def gathered_dims(source: Sharding, target: Sharding) -> tuple[int, ...]:
     """The dims that a move brings together: axes split them before and split nothing afterwards."""
     change = change_between(source, target)

@@ -324,7 +324,7 @@ class Change:
         return [tuple(run) for run in runs]
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def change_between(source: Sharding, target: Sharding, dtype: "np.dtype[Any] | None" = None) -> Change:
     """The change from one sharding to another; made once."""
     return Change(source, target, dtype)

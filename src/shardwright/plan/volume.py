@@ -7,12 +7,12 @@ the pieces of axes that split a dim, and where those are long only over places n
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.caches import MIB, kept
 from shardwright.plan.route import change_between
 from shardwright.plan.windows import OUTSIDE, Blocks, Spaced, Wanted, blocks_of
 from shardwright.sharding import DimLayout, Layout, Sharding, layout_of
@@ -200,7 +200,7 @@ def _product(sides: Sequence[Ints]) -> Ints:
     return np.asarray(result)
 
 
-@lru_cache(maxsize=65536)
+@kept(limit=8 * MIB, size=lambda meeting: meeting.source.footprint + meeting.target.footprint)
 def meeting(source: Sharding, target: Sharding, shape: Shape) -> Meeting:
     """What a change of sharding asks for: blocks of the target, halos included."""
     here, there = layout_of(source, shape), layout_of(target, shape)

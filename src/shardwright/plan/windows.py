@@ -6,13 +6,14 @@ at once: how many rows of the tensor a shard wants, and how many of them lie in 
 """
 
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.caches import MIB, kept
 from shardwright.ops import RowMap
 from shardwright.sharding import DimLayout
 
@@ -66,6 +67,11 @@ class Picked:
         """The number of shards."""
         return len(self.starts) - 1
 
+    @property
+    def footprint(self) -> int:
+        """About how many bytes it takes."""
+        return 1000 + 16 * int(self.starts[-1]) + 16 * len(self.starts)
+
     @cached_property
     def _sums(self) -> Ints:
         return np.concatenate([[0], np.cumsum(self.flat != OUTSIDE)])
@@ -109,9 +115,14 @@ class Spaced(Picked):
         self.first, self.counts, self.step, self.size, self.wraps = first, counts, step, size, wraps
         self.starts, self.index = np.concatenate([[0], np.cumsum(counts)]), None
 
-    @cached_property
+    @property
+    def footprint(self) -> int:
+        """About how many bytes it takes."""
+        return 1000 + 40 * len(self.starts)
+
+    @property
     def flat(self) -> Ints:  # type: ignore[override]
-        """Every shard's rows, one shard after the other."""
+        """Every shard's rows, one shard after the other; made anew each time."""
         shard = np.repeat(np.arange(self.parts), self.counts)
         return self._real(self.first[shard] + (np.arange(len(shard)) - self.starts[shard]) * self.step)
 
@@ -183,7 +194,7 @@ def blocks_of(dim: DimLayout) -> Blocks:
     return Blocks(low, np.minimum(offsets[1:] + dim.high, dim.size), low - (offsets[:-1] - dim.low))
 
 
-@lru_cache(maxsize=4096)
+@kept(limit=8 * MIB, size=lambda rows: rows.footprint)
 def picked(row_map: RowMap, cuts: tuple[int, ...], size: int) -> Picked:
     """The rows of a dim of a size that shards of the result, cut at `cuts`, read."""
     bounds = np.asarray(cuts, np.int64)

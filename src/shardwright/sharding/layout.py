@@ -7,12 +7,13 @@ All sizes and offsets for cutting and joining are computed here, once per (shard
 
 import itertools
 import math
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.caches import MIB, kept
 from shardwright.sharding.sharding import Sharding, block_size
 
 Ints = NDArray[np.int64]
@@ -153,6 +154,11 @@ class Layout:
         """The joined tensor with padding and halos still in it."""
         return tuple(dim.parts * dim.local for dim in self.dims)
 
+    @property
+    def footprint(self) -> int:
+        """About how many bytes it takes itself."""
+        return 3000 + 64 * sum(dim.parts for dim in self.dims)
+
     # -- per device -------------------------------------------------------------------------------------------------
 
     def over_lanes(self, dim: int, per_shard: Ints) -> Ints:
@@ -248,7 +254,7 @@ def layout_of(sharding: Sharding, shape: tuple[int, ...], lanes: tuple[str, ...]
     return _layout_of(sharding, shape, lanes)
 
 
-@lru_cache(maxsize=65536)
+@kept(limit=24 * MIB, size=lambda layout: layout.footprint)
 def _layout_of(sharding: Sharding, shape: tuple[int, ...], lanes: tuple[str, ...]) -> Layout:
     fitted = sharding.for_shape(shape)
     finer = () if lanes == fitted.mesh.lanes(fitted.axes) else lanes
