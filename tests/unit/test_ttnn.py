@@ -350,7 +350,7 @@ def test_collectives_along_an_axis_and_over_all(mesh):
     assert torch.equal(lenient(ttnn.all_gather(rows, 0, cluster_axis=0)), a)
     cut = ttnn.mesh_partition(rows, 1, cluster_axis=1)
     assert cut.sharding == x.sharding
-    swapped = ttnn.all_to_all(rows, 1, 0, cluster_axis=0)
+    swapped = ttnn.all_to_all(rows, 0, 1, cluster_axis=0)
     assert (swapped.shape, torch.equal(lenient(swapped), a)) == ((4, 4), True)
     whole = ttnn.from_torch(a, device=mesh)
     assert torch.equal(lenient(ttnn.all_reduce(whole)), 8 * a)  # copies are summed, as real devices do

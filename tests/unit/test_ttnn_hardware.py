@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import shardwright.ttnn as ttnn
+from shardwright.sharding import P
 from shardwright.ttnn.devices import _system
 
 
@@ -374,6 +375,10 @@ FAULTS = {
         lambda o: ttnn.mesh_partition(o["narrow"], 1),
         "mesh_partition: dim 1 of size 3 is not divisible by the 4 devices",
     ),
+    "all_to_all": (
+        lambda o: ttnn.all_to_all(o["narrow"], 0, 1),
+        "all_to_all: dim 1 of size 3 is not divisible by the 4 devices",
+    ),
     "broadcast": (lambda o: ttnn.broadcast(o["x"], (9, 9)), "broadcast: Coordinate [9, 9] is not in the mesh [2, 2]"),
     "point_to_point": (
         lambda o: ttnn.point_to_point(o["x"], (0, 0), (9, 9)),
@@ -610,3 +615,38 @@ def test_split_weights_scale_the_part_of_each_device(square):
     for part, i in zip(parts, (0, 1, 0, 1), strict=True):
         cut = slice(64 * i, 64 * i + 64)
         torch.testing.assert_close(part, rms_norm(x[:, cut], w[cut], 0), atol=1e-5, rtol=1e-5)
+
+
+# -- the direction of all_to_all --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(("in_dim", "out_dim"), [(0, 1), (1, 0), (2, 1), (-1, 0), (1, -1)])
+def test_all_to_all_joins_in_dim_and_splits_out_dim(mesh, axis, in_dim, out_dim):
+    a, n = numbers(8, 16, 24), (2, 4)[axis]
+    mapper = ttnn.ShardTensor2dMesh(mesh, dims=tuple(in_dim if i == axis else None for i in range(2)))
+    x = ttnn.from_torch(a, device=mesh, mesh_mapper=mapper)
+    y = ttnn.all_to_all(x, in_dim=in_dim, out_dim=out_dim, cluster_axis=axis)
+    expected = list(x.shape)
+    expected[in_dim] *= n
+    expected[out_dim] //= n
+    assert list(y.shape) == expected
+    assert [axes for axes in y.sharding.dims if axes] == [(f"m{axis}",)]
+    for place, part in enumerate(ttnn.to_torch(y, mesh_composer=ttnn.ListMeshToTensor())):
+        assert torch.equal(part, a.chunk(n, out_dim)[divmod(place, 4)[axis]])
+    back = ttnn.all_to_all(y, out_dim, in_dim, cluster_axis=axis)
+    assert back.sharding == x.sharding
+
+
+def test_all_to_all_over_all_devices_and_on_one(mesh):
+    a = numbers(8, 16)
+    x = on(mesh, a, flat=0)
+    y = ttnn.all_to_all(x, 0, 1)
+    assert (y.shape, y.sharding.spec) == ((8, 2), P(None, ("m0", "m1")))
+    assert torch.equal(ttnn.to_torch(y, mesh_composer=ttnn.ConcatMeshToTensor(mesh, dim=1)), a)
+    with pytest.raises(RuntimeError, match="all_to_all: dim 1 of size 12 is not divisible by the 8 devices"):
+        ttnn.all_to_all(on(mesh, numbers(8, 12), flat=0), 0, 1)
+    assert ttnn.all_to_all(on(mesh, numbers(24, 16), flat=0), 0, 1).shape == (24, 2)  # in_dim need not divide
+    line = ttnn.open_mesh_device((1, 8))
+    same = ttnn.all_to_all(on(line, a), 0, 1, cluster_axis=0)
+    assert torch.equal(ttnn.to_torch(same, mesh_composer=ttnn.ListMeshToTensor())[0], a)

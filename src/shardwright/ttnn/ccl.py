@@ -94,8 +94,12 @@ def mesh_partition(tensor: Tensor, dim: int, cluster_axis: int | None = None, **
 
 @operation(_NEEDS)
 def all_to_all(tensor: Tensor, in_dim: int, out_dim: int, *, cluster_axis: int | None = None, **options: Any) -> Tensor:
-    """Sends pieces of `in_dim` to the members of the group, which join the received pieces along `out_dim`."""
-    return _run(tensor, AllToAll(_axes(tensor, cluster_axis), in_dim, out_dim))
+    """A tensor split along `in_dim` becomes split along `out_dim`: on each device `in_dim` grows and `out_dim` shrinks.
+
+    With a group of n, `in_dim` is n times as long afterwards, and `out_dim`, which n must divide, is cut into n pieces:
+    piece i goes to member i, which joins the received pieces along `in_dim`.
+    """
+    return _run(tensor, AllToAll(_axes(tensor, cluster_axis), split_dim=out_dim, concat_dim=in_dim))
 
 
 @operation(_NEEDS)
