@@ -18,6 +18,12 @@ def system():
     ttnn.set_system("t3k")
 
 
+def lenient(tensor):
+    """The global tensor, read without a composer: the hardware refuses that for several devices."""
+    with pytest.warns(ttnn.TtnnWarning, match="to_torch without a composer"):
+        return ttnn.to_torch(tensor)
+
+
 @st.composite
 def cases(draw):
     """A mesh, a tensor, and a dim for each mesh axis (or None)."""
@@ -57,7 +63,7 @@ def test_two_axes_there_and_back(case):
                 for at, parts, dim in ((row, shape[0], dims[0]), (column, shape[1], dims[1])):
                     part = part if dim is None else pieces(part, parts, dim)[at]
                 assert torch.equal(held[row * shape[1] + column], part)
-        assert torch.equal(ttnn.to_torch(x), a)
+        assert torch.equal(lenient(x), a)
         assert torch.equal(ttnn.to_torch(x, mesh_composer=ttnn.ConcatMesh2dToTensor(device, dims=dims)), a)
         assert x.global_shape == sizes
 
@@ -74,4 +80,4 @@ def test_one_dim_over_all_devices_there_and_back(case, data):
         held = ttnn.to_torch(x, mesh_composer=ttnn.ListMeshToTensor())
         assert all(torch.equal(one, other) for one, other in zip(held, parts, strict=True))
         assert torch.equal(ttnn.to_torch(x, mesh_composer=ttnn.ConcatMeshToTensor(device, dim=dim)), a)
-        assert torch.equal(ttnn.to_torch(x), a)
+        assert torch.equal(lenient(x), a)

@@ -1,6 +1,7 @@
 """ttnn's mesh API on virtual chips: devices, mappers and composers, tensors, collectives, models, the checklist."""
 
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,12 @@ def mesh():
 
 def numbers(*shape):
     return torch.arange(int(np.prod(shape)), dtype=torch.float32).reshape(shape)
+
+
+def lenient(tensor):
+    """The global tensor, read without a composer: the hardware refuses that for several devices."""
+    with pytest.warns(ttnn.TtnnWarning, match="to_torch without a composer"):
+        return ttnn.to_torch(tensor)
 
 
 # -- devices --------------------------------------------------------------------------------------------------------------
@@ -100,8 +107,6 @@ def test_submeshes(mesh):
         RuntimeError, match=r"Shape MeshShape\(\[2, 4\]\) is not divisible by submesh shape .* along dimension 1"
     ):
         mesh.create_submeshes((2, 3))
-    with pytest.raises(RuntimeError, match=r"has 3 open submeshes. Close submeshes before"):
-        ttnn.close_mesh_device(mesh)
     for part in (*parts, one):
         ttnn.close_mesh_device(part)
     ttnn.close_mesh_device(mesh)
@@ -110,7 +115,7 @@ def test_submeshes(mesh):
 def test_tensors_on_a_closed_mesh_say_so():
     with ttnn.create_mesh_device(ttnn.MeshShape(1, 2)) as device:
         x = ttnn.from_torch(numbers(4, 2), device=device)
-        assert ttnn.to_torch(x).tolist() == numbers(4, 2).tolist()
+        assert lenient(x).tolist() == numbers(4, 2).tolist()
     with pytest.raises(
         RuntimeError, match=r"is on a mesh device that is closed. Read it, or move it to the host, before"
     ):
@@ -131,7 +136,7 @@ def test_two_dims_over_two_axes(mesh):
         assert torch.equal(ttnn.to_torch(shard), a[:, 2 * c : 2 * c + 2, 3 * r : 3 * r + 3])
     back = ttnn.to_torch(x, mesh_composer=ttnn.ConcatMesh2dToTensor(mesh, mesh_shape=(2, 4), dims=(2, 1)))
     assert torch.equal(back, a)
-    assert torch.equal(ttnn.to_torch(x), a)
+    assert torch.equal(lenient(x), a)
     assert x.tensor_topology().placements() == [ttnn.PlacementShard(2), ttnn.PlacementShard(1)]
     config = ttnn.MeshMapperConfig([ttnn.PlacementReplicate(), ttnn.PlacementShard(-2)])
     y = ttnn.from_torch(a, mesh_mapper=ttnn.create_mesh_mapper(mesh, config))
@@ -152,10 +157,10 @@ def test_a_replicated_axis_is_joined_too_unless_none_is_said(mesh):
 
 
 def test_uneven_shards_work(mesh):
-    x = ttnn.from_torch(numbers(10, 3), mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0))
+    x = ttnn.from_torch(numbers(10, 3), device=mesh, mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0))
     assert [len(t) for t in ttnn.to_torch(x, mesh_composer=ttnn.ListMeshToTensor(mesh))] == [2, 2, 2, 2, 2, 0, 0, 0]
     assert torch.equal(ttnn.to_torch(x, mesh_composer=ttnn.ConcatMeshToTensor(mesh, dim=0)), numbers(10, 3))
-    assert torch.equal(ttnn.to_torch(ttnn.relu(ttnn.subtract(x, 4.0))), torch.relu(numbers(10, 3) - 4))
+    assert torch.equal(lenient(ttnn.relu(ttnn.subtract(x, 4.0))), torch.relu(numbers(10, 3) - 4))
 
 
 def test_mappers_refuse_what_makes_no_sense(mesh):
@@ -246,7 +251,7 @@ def test_blocks_are_those_of_each_shard(mesh):
     a = torch.ones(1, 128)
     a[0, 0] = 1e6
     x = ttnn.from_torch(a, ttnn.bfloat8_b, mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=1))
-    made = ttnn.to_torch(x)
+    made = lenient(x)
     assert made[0, 16:].eq(1).all()
     assert made[0, 1:16].eq(0).all()
 
@@ -261,7 +266,7 @@ def test_blocks_are_those_of_each_shard(mesh):
 )  # fmt: skip
 def test_dtypes_come_back(source, dtype, back, mesh):
     a = numbers(4, 8).to(source)
-    made = ttnn.to_torch(ttnn.from_torch(a, dtype, mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=1)))
+    made = lenient(ttnn.from_torch(a, dtype, mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=1)))
     assert made.dtype == back
     assert made.to(torch.float64).tolist() == a.to(torch.float64).tolist()
 
@@ -277,7 +282,7 @@ def test_layouts_memory_and_moves(mesh):
     assert x.device() is mesh
     tiled = ttnn.to_layout(x, ttnn.TILE_LAYOUT)
     assert (tiled.shape, tiled.device_bytes) == ((1, 40), 32 * 64 * 4)
-    assert torch.equal(ttnn.to_torch(ttnn.from_device(tiled)), numbers(8, 40))
+    assert torch.equal(lenient(ttnn.from_device(tiled)), numbers(8, 40))
     assert ttnn.typecast(tiled, ttnn.bfloat8_b).device_bytes == 2 * 1088
     report = ttnn.memory_report(mesh)
     assert report.total["l1"] == x.device_bytes + tiled.device_bytes
@@ -317,7 +322,7 @@ def test_a_cache_file_is_checked(tmp_path, mesh):
 
     def read(tensor):
         made = ttnn.as_tensor(tensor, ttnn.bfloat16, cache_file_name=name, mesh_mapper=mapper)
-        return ttnn.to_torch(made).float()
+        return lenient(made).float()
 
     assert torch.equal(read(a), a)
     (path,) = tmp_path.iterdir()
@@ -339,22 +344,22 @@ def test_a_cache_file_is_checked(tmp_path, mesh):
 
 def test_collectives_along_an_axis_and_over_all(mesh):
     a = numbers(4, 8)
-    x = ttnn.from_torch(a, mesh_mapper=ttnn.ShardTensor2dMesh(mesh, dims=(0, 1)))
+    x = ttnn.from_torch(a, device=mesh, mesh_mapper=ttnn.ShardTensor2dMesh(mesh, dims=(0, 1)))
     rows = ttnn.all_gather(x, 1, cluster_axis=1)
     assert (rows.shape, rows.sharding.spec) == ((2, 8), P("m0", None))
-    assert torch.equal(ttnn.to_torch(ttnn.all_gather(rows, 0, cluster_axis=0)), a)
+    assert torch.equal(lenient(ttnn.all_gather(rows, 0, cluster_axis=0)), a)
     cut = ttnn.mesh_partition(rows, 1, cluster_axis=1)
     assert cut.sharding == x.sharding
-    swapped = ttnn.all_to_all(rows, 1, 0, cluster_axis=0)
-    assert (swapped.shape, torch.equal(ttnn.to_torch(swapped), a)) == ((4, 4), True)
+    swapped = ttnn.all_to_all(rows, 0, 1, cluster_axis=0)
+    assert (swapped.shape, torch.equal(lenient(swapped), a)) == ((4, 4), True)
     whole = ttnn.from_torch(a, device=mesh)
-    assert torch.equal(ttnn.to_torch(ttnn.all_reduce(whole)), 8 * a)  # copies are summed, as real devices do
-    assert torch.equal(ttnn.to_torch(ttnn.all_reduce(whole, cluster_axis=0)), 2 * a)
+    assert torch.equal(lenient(ttnn.all_reduce(whole)), 8 * a)  # copies are summed, as real devices do
+    assert torch.equal(lenient(ttnn.all_reduce(whole, cluster_axis=0)), 2 * a)
     scattered = ttnn.reduce_scatter(whole, 1, cluster_axis=1)
     parts = ttnn.to_torch(scattered, mesh_composer=ttnn.ListMeshToTensor())
     assert torch.equal(parts[1], 4 * a[:, 2:4])
     copied = ttnn.all_gather(whole, 0, cluster_axis=0)
-    assert torch.equal(ttnn.to_torch(copied), torch.cat([a, a]))
+    assert torch.equal(lenient(copied), torch.cat([a, a]))
     everywhere = ttnn.broadcast(x, ttnn.MeshCoordinate(1, 2))
     assert all(torch.equal(t, a[2:, 4:6]) for t in ttnn.to_torch(everywhere, mesh_composer=ttnn.ListMeshToTensor()))
     each = ttnn.all_broadcast(x, cluster_axis=1)
@@ -434,7 +439,7 @@ def test_a_small_cnn_in_data_parallel_equals_torch(shape, batch):
         y = network(x, parameters, device, batch)
         assert y.global_shape == (batch, 5)
         made = ttnn.to_torch(y, mesh_composer=ttnn.ConcatMeshToTensor(device, dim=0)).float()
-        assert torch.equal(made, ttnn.to_torch(y).float())
+        assert torch.equal(made, lenient(y).float())
     expected = model(images)
     assert torch.allclose(made, expected, atol=0.05, rtol=0.05)
 
@@ -452,10 +457,8 @@ def test_a_tensor_parallel_mlp_needs_its_reduction():
     assert partial.sharding.partial == ("m1",)
     y = ttnn.all_reduce(partial, cluster_axis=1)
     expected = torch.nn.functional.gelu(x @ up) @ down
-    assert torch.allclose(ttnn.to_torch(y), expected, atol=1e-4)
-    assert torch.allclose(
-        ttnn.to_torch(ttnn.all_reduce(partial)), expected, atol=1e-4
-    )  # an axis of size 1 is no matter
+    assert torch.allclose(lenient(y), expected, atol=1e-4)
+    assert torch.allclose(lenient(ttnn.all_reduce(partial)), expected, atol=1e-4)  # an axis of size 1 is no matter
     assert "summands over m1" in repr(partial)
     with pytest.raises(RuntimeError, match=r"holds partial sums: no device has the values. Reduce it first"):
         ttnn.to_torch(partial)
@@ -498,7 +501,7 @@ def test_pipelines():
     with pytest.raises(RuntimeError, match="not compiled"):
         pipe.enqueue(inputs)
     outputs = pipe.compile(inputs[0]).enqueue(inputs).pop_all()
-    assert [torch.equal(ttnn.to_torch(y), numbers(4, 2) + i) for i, y in enumerate(outputs)] == [True] * 3
+    assert [torch.equal(lenient(y), numbers(4, 2) + i) for i, y in enumerate(outputs)] == [True] * 3
     assert all(y.device() is None for y in outputs)
     assert len(pipe.enqueue(inputs[:1]).enqueue(inputs[1:]).pop_all()) == 2
     assert len(pipe.preallocate_output_tensors_on_host(3).enqueue(inputs[:1]).enqueue(inputs[1:]).pop_all()) == 3
@@ -529,19 +532,19 @@ def test_batches_that_do_not_divide(mesh):
 def test_the_checklist_tells_kept_from_broken():
     device = ttnn.open_mesh_device(ttnn.MeshShape(1, 2))
     with ttnn.check(device, shape=(1, 2)) as good:
-        w = ttnn.from_torch(numbers(2, 2), mesh_mapper=ttnn.ReplicateTensorToMesh(device))
-        x = ttnn.from_torch(numbers(4, 2), mesh_mapper=ttnn.ShardTensorToMesh(device, dim=0))
+        w = ttnn.from_torch(numbers(2, 2), device=device, mesh_mapper=ttnn.ReplicateTensorToMesh(device))
+        x = ttnn.from_torch(numbers(4, 2), device=device, mesh_mapper=ttnn.ShardTensorToMesh(device, dim=0))
         y = ttnn.matmul(x, w)
         ttnn.synchronize_device(device)
         ttnn.to_torch(y, mesh_composer=ttnn.ConcatMeshToTensor(device, dim=0))
         ttnn.close_mesh_device(device)
     assert good.kept, str(good)
-    assert str(good).count("[x]") == 7
+    assert str(good).count("[x]") == 8
     device = ttnn.open_mesh_device(ttnn.MeshShape(1, 2))
     with ttnn.check(device, shape=(2, 4)) as bad:
         x = ttnn.from_torch(numbers(5, 3), mesh_mapper=ttnn.ShardTensorToMesh(device, dim=1))
-        ttnn.to_torch(x)
-    assert [point.kept for point in bad.points] == [False, False, False, False, True, False, False]
+        lenient(x)
+    assert [point.kept for point in bad.points] == [False] * 7 + [True]
     text = str(bad)
     assert "no tensor was replicated" in text
     assert "dim 1 of [5, 3] is split" in text
@@ -576,7 +579,8 @@ def test_the_first_documents_snippets_run():
     )  # fmt: skip
     sharded = place(latents)
     assert sharded.shape == (B, H // 2, W, C)
-    assert torch.equal(ttnn.to_torch(ttnn.all_gather(sharded, 1, cluster_axis=0)), latents)
+    gathered = ttnn.all_gather(ttnn.to_device(sharded, submesh), 1, cluster_axis=0)
+    assert torch.equal(lenient(gathered), latents)
     mesh_mapper=ShardTensor2dMesh(
         dims=(2,1)  # x is on dim 2 (D), y is on dim 1 (S)
     )  # fmt: skip
@@ -639,7 +643,12 @@ def test_the_guides_snippets_run_as_written():
             names["distributed_tensor"] = ttnn.from_torch(distributed, mesh_mapper=ttnn.ShardTensorToMesh(dim=0))
         if "tt_cnn" in block:
             ttnn.close_mesh_device(names["mesh_device"])
-        exec(compile(block, "guide", "exec"), names)
+        with warnings.catch_warnings(record=True) as refused:
+            warnings.simplefilter("default")
+            exec(compile(block, "guide", "exec"), names)
+        assert {str(one.message).split(":")[0] for one in refused} == (
+            {"matmul of a host tensor", "add of a host tensor"} if "output = model(" in block else set()
+        )
         if "Run inference\n" in block:
             assert torch.allclose(names["output_torch"].float(), reference_model(names["batch"]), atol=0.1)
     assert torch.equal(names["gathered"], distributed)
@@ -670,7 +679,7 @@ def test_a_reshape_must_fit_each_device(square):
         ttnn.reshape(x, (2, 3))
     y = ttnn.reshape(on(square, numbers(7, 3, 2), flat=0), (2, -1))
     assert y.global_shape == (7, 6)
-    assert torch.equal(ttnn.to_torch(y), numbers(7, 6))
+    assert torch.equal(lenient(y), numbers(7, 6))
 
 
 def test_devices_compute_what_fits_them_and_claim_no_more(square):
@@ -718,7 +727,7 @@ def test_summands_are_no_copies(square):
 def test_lists_of_shards_are_copies(square):
     y = on(square, torch.zeros(2, 2))
     ttnn.to_torch(y, mesh_composer=ttnn.ListMeshToTensor())[0].fill_(7)
-    assert torch.equal(ttnn.to_torch(y), torch.zeros(2, 2))
+    assert torch.equal(lenient(y), torch.zeros(2, 2))
 
 
 def test_the_device_that_is_named_counts(mesh):
@@ -741,6 +750,10 @@ def test_parts_of_a_mesh_that_mappers_use_are_no_submeshes(mesh):
         x = ttnn.from_torch(torch.ones(8, 2), device=mesh, mesh_mapper=ttnn.create_mesh_mapper(owner, config))
         assert x.mesh.device_ids == (2, 3, 6, 7)
     assert ttnn.memory_report(mesh).by_device["dram"][7] == x.device_bytes
+    assert ttnn.memory_report(x.device()).total["dram"] == x.device_bytes
+    gone = ttnn.relu(x)
+    ttnn.deallocate(gone)
+    assert ttnn.memory_report(mesh).by_device["dram"][7] == x.device_bytes
     ttnn.close_mesh_device(mesh)
     with pytest.raises(RuntimeError, match="closed"):
         ttnn.to_torch(x)
@@ -754,7 +767,7 @@ def test_collectives_keep_block_floats(square):
             assert torch.equal(part, ttnn.to_torch(ttnn.from_torch(part, ttnn.bfloat8_b)))
     eight = ttnn.open_mesh_device((2, 4))
     last = ttnn.from_torch(torch.ones(4, 20), ttnn.bfloat8_b, mesh_mapper=ttnn.ShardTensorToMesh(eight, 1))
-    assert torch.equal(ttnn.to_torch(last), torch.ones(4, 20))
+    assert torch.equal(lenient(last), torch.ones(4, 20))
     assert ttnn.from_torch(torch.zeros(4, 0), ttnn.bfloat8_b).shape == (4, 0)
 
 
@@ -765,7 +778,7 @@ def test_a_cache_does_not_depend_on_who_wrote_it(tmp_path, square):
     ttnn.as_tensor(x, ttnn.bfloat8_b, device=square, cache_file_name=name)
     again = ttnn.as_tensor(x, ttnn.bfloat8_b, device=square, cache_file_name=name, mesh_mapper=mapper)
     fresh = ttnn.from_torch(x, ttnn.bfloat8_b, device=square, mesh_mapper=mapper)
-    assert torch.equal(ttnn.to_torch(again), ttnn.to_torch(fresh))
+    assert torch.equal(lenient(again), lenient(fresh))
     assert ttnn.as_tensor(torch.tensor(2.0), device=square, cache_file_name=name).shape == ()
     path = tmp_path / "w_dtype_BFLOAT8_B.npz"
     whole = path.read_bytes()
@@ -774,7 +787,7 @@ def test_a_cache_does_not_depend_on_who_wrote_it(tmp_path, square):
         damaged[at] ^= 0xFF
         path.write_bytes(bytes(damaged))
         read = ttnn.as_tensor(x, ttnn.bfloat8_b, device=square, cache_file_name=name, mesh_mapper=mapper)
-        assert torch.equal(ttnn.to_torch(read), ttnn.to_torch(fresh))
+        assert torch.equal(lenient(read), lenient(fresh))
 
 
 def test_images_are_not_mixed(square):
@@ -812,7 +825,7 @@ def test_the_checklist_judges_what_was_done(square):
 
     def late():
         ttnn.synchronize_device(square)
-        ttnn.to_torch(ttnn.relu(x))
+        lenient(ttnn.relu(x))
 
     assert watched(late)[5].kept is False
     model = torch.nn.Linear(4, 4)
@@ -842,7 +855,7 @@ def test_memory_by_chip_and_small_faults(mesh):
         (32, 32), grid, ttnn.ShardStrategy.WIDTH, use_height_and_width_as_shard_shape=True
     )
     assert config.buffer_type is ttnn.BufferType.DRAM
-    assert torch.equal(ttnn.to_torch(ttnn.zeros_like(on(mesh, torch.tensor([[float("inf"), 1]])))), torch.zeros(1, 2))
+    assert torch.equal(lenient(ttnn.zeros_like(on(mesh, torch.tensor([[float("inf"), 1]])))), torch.zeros(1, 2))
     ttnn.deallocate(z)
     with pytest.raises(RuntimeError, match="was deallocated"):
         ttnn.to_torch(z)
@@ -904,4 +917,4 @@ def test_misspelt_keywords_are_refused(square):
 
 def test_tensors_have_operators(square):
     x, w = on(square, numbers(8, 6), flat=0), on(square, numbers(6, 6))
-    assert torch.equal(ttnn.to_torch((x @ w + 1.0) * 2.0 - x), (numbers(8, 6) @ numbers(6, 6) + 1) * 2 - numbers(8, 6))
+    assert torch.equal(lenient((x @ w + 1.0) * 2.0 - x), (numbers(8, 6) @ numbers(6, 6) + 1) * 2 - numbers(8, 6))

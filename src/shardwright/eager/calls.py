@@ -325,14 +325,14 @@ def mind_gathers(gathers: Sequence[ImplicitGather], line: str = "") -> None:
         if _strict.get():
             raise ImplicitGatherError(f"{message}{advice} ({line}; inside strict())")
         if size > WARN_ABOVE:
-            warnings.warn(f"{message}{advice} ({line})", ImplicitGatherWarning, stacklevel=_depth())
+            warnings.warn(f"{message}{advice} ({line})", ImplicitGatherWarning, stacklevel=user_depth())
 
 
 _NOT_THE_USERS = frozenset(("shardwright", "optree", "numpy", "contextlib", "functools"))
 
 
-def _depth() -> int:
-    """How many frames up the user's code is."""
+def user_depth() -> int:
+    """How many frames up the user's code is: the `stacklevel` of a warning that the caller gives."""
     depth, frame = 0, sys._getframe(0)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _NOT_THE_USERS:
         depth, frame = depth + 1, frame.f_back
@@ -340,5 +340,5 @@ def _depth() -> int:
 
 
 def source_line() -> str:
-    frame = sys._getframe(_depth() - 1)
+    frame = sys._getframe(user_depth() - 1)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -20,6 +20,7 @@ from shardwright.ttnn.ccl import (
     reduce_scatter,
 )
 from shardwright.ttnn.checklist import Checklist, check
+from shardwright.ttnn.convert import to_layout, to_memory_config, typecast
 from shardwright.ttnn.devices import (
     CoreCoord,
     CoreGrid,
@@ -51,7 +52,7 @@ from shardwright.ttnn.dtypes import (
     uint16,
     uint32,
 )
-from shardwright.ttnn.errors import TtnnError
+from shardwright.ttnn.errors import TtnnError, TtnnWarning
 from shardwright.ttnn.mapping import (
     ConcatMesh2DToTensor,
     ConcatMesh2dToTensor,
@@ -127,10 +128,7 @@ from shardwright.ttnn.tensors import (
     from_torch,
     get_device_tensors,
     to_device,
-    to_layout,
-    to_memory_config,
     to_torch,
-    typecast,
 )
 from shardwright.ttnn.tt_cnn import pipeline
 from shardwright.ttnn.visualize import visualize_mesh_device, visualize_tensor
@@ -170,6 +168,7 @@ __all__ = [
     "ShardTensorToMesh",
     "Tensor",
     "TtnnError",
+    "TtnnWarning",
     "add",
     "aggregate_tensor",
     "all_broadcast",

@@ -11,9 +11,11 @@ from shardwright.collectives import AllGather, AllReduce, AllSlice, AllToAll, Br
 from shardwright.engines.lanes import stack
 from shardwright.errors import CollectiveError, ShardingError, ShardwrightError
 from shardwright.sharding import Sharding
-from shardwright.ttnn.errors import check_options, fatal
+from shardwright.ttnn.calls import operation
+from shardwright.ttnn.errors import fatal
 from shardwright.ttnn.tensors import Tensor, as_blocks
-from shardwright.ttnn.watch import note
+
+_NEEDS = "Give a dim divisible by the group, or an axis of the mesh."
 
 
 def _axes(tensor: Tensor, cluster_axis: int | None) -> tuple[str, ...]:
@@ -30,17 +32,10 @@ def _run(tensor: Tensor, collective: Collective) -> Tensor:
     try:
         made = as_blocks(tensor.value.apply_collective(collective), tensor.dtype)
     except ShardwrightError as error:
-        raise fatal(str(error).split(". ")[0], "Give a dim divisible by the group, or an axis of the mesh.") from error
-    note(collective.name, tensor)
-    _touched(tensor)
+        text = str(error).split(". ")[0].removeprefix(f"{collective.name}: ")
+        raise fatal(text, _NEEDS) from error
     sharding, shape = _placement(tensor, collective)
     return tensor.like(made, sharding, shape)
-
-
-def _touched(tensor: Tensor) -> None:
-    device = tensor.device()
-    if device is not None:
-        device.synchronized = False
 
 
 def _placement(tensor: Tensor, collective: Collective) -> tuple[Sharding | None, tuple[int, ...] | None]:
@@ -73,50 +68,54 @@ def _coords(tensor: Tensor, coord: Sequence[int]) -> None:
         raise fatal(f"Coordinate {list(coord)} is not in the mesh {list(shape)}", "Give one coordinate per mesh axis.")
 
 
-def all_gather(tensor: Tensor, dim: int, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
+@operation(_NEEDS)
+def all_gather(tensor: Tensor, dim: int, *, cluster_axis: int | None = None, **options: Any) -> Tensor:
     """Every device gets its group's tensors joined along a dim."""
-    check_options("all_gather", ignored, ("dim", "cluster_axis"))
     return _run(tensor, AllGather(_axes(tensor, cluster_axis), dim))
 
 
-def all_reduce(tensor: Tensor, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
+@operation(_NEEDS)
+def all_reduce(tensor: Tensor, *, cluster_axis: int | None = None, **options: Any) -> Tensor:
     """Every device gets the sum of its group's tensors."""
-    check_options("all_reduce", ignored, ("dim", "cluster_axis"))
     return _run(tensor, AllReduce(_axes(tensor, cluster_axis)))
 
 
-def reduce_scatter(tensor: Tensor, dim: int, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
+@operation(_NEEDS)
+def reduce_scatter(tensor: Tensor, dim: int, *, cluster_axis: int | None = None, **options: Any) -> Tensor:
     """Every device gets its piece, along a dim, of the sum of its group's tensors."""
-    check_options("reduce_scatter", ignored, ("dim", "cluster_axis"))
     return _run(tensor, ReduceScatter(_axes(tensor, cluster_axis), dim))
 
 
-def mesh_partition(tensor: Tensor, dim: int, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
+@operation(_NEEDS)
+def mesh_partition(tensor: Tensor, dim: int, cluster_axis: int | None = None, **options: Any) -> Tensor:
     """Every device keeps its piece of a dim of its own tensor."""
-    check_options("mesh_partition", ignored, ("dim", "cluster_axis"))
     return _run(tensor, AllSlice(_axes(tensor, cluster_axis), dim))
 
 
-def all_to_all(tensor: Tensor, in_dim: int, out_dim: int, *, cluster_axis: int | None = None, **ignored: Any) -> Tensor:
-    """Sends pieces of `in_dim` to the members of the group, which join the received pieces along `out_dim`."""
-    check_options("all_to_all", ignored, ("dim", "cluster_axis"))
-    return _run(tensor, AllToAll(_axes(tensor, cluster_axis), in_dim, out_dim))
+@operation(_NEEDS)
+def all_to_all(tensor: Tensor, in_dim: int, out_dim: int, *, cluster_axis: int | None = None, **options: Any) -> Tensor:
+    """A tensor split along `in_dim` becomes split along `out_dim`: on each device `in_dim` grows and `out_dim` shrinks.
+
+    With a group of n, `in_dim` is n times as long afterwards, and `out_dim`, which n must divide, is cut into n pieces:
+    piece i goes to member i, which joins the received pieces along `in_dim`.
+    """
+    return _run(tensor, AllToAll(_axes(tensor, cluster_axis), split_dim=out_dim, concat_dim=in_dim))
 
 
+@operation(_NEEDS)
 def broadcast(
-    tensor: Tensor, sender_coord: Sequence[int], *, cluster_axis: int | None = None, **ignored: Any
+    tensor: Tensor, sender_coord: Sequence[int], *, cluster_axis: int | None = None, **options: Any
 ) -> Tensor:
     """Every device of a group gets the tensor of the member at the sender's coordinates."""
-    check_options("broadcast", ignored, ("dim", "cluster_axis"))
     axes = _axes(tensor, cluster_axis)
     _coords(tensor, sender_coord)
     place = dict(zip(tensor.mesh.axis_names, tuple(sender_coord), strict=True))
     return _run(tensor, Broadcast(axes, tuple(place[axis] for axis in axes)))
 
 
-def all_broadcast(tensor: Tensor, *, cluster_axis: int | None = None, **ignored: Any) -> list[Tensor]:
+@operation(_NEEDS)
+def all_broadcast(tensor: Tensor, *, cluster_axis: int | None = None, **options: Any) -> list[Tensor]:
     """A list with the tensor of each member of a group, each on all members."""
-    check_options("all_broadcast", ignored, ("dim", "cluster_axis"))
     axes = _axes(tensor, cluster_axis)
     sizes = [tensor.mesh.axis(axis).size for axis in axes]
     made = []
@@ -129,18 +128,17 @@ def all_broadcast(tensor: Tensor, *, cluster_axis: int | None = None, **ignored:
     return made
 
 
+@operation(_NEEDS)
 def point_to_point(
-    tensor: Tensor, sender_coord: Sequence[int], receiver_coord: Sequence[int], **ignored: Any
+    tensor: Tensor, sender_coord: Sequence[int], receiver_coord: Sequence[int], **options: Any
 ) -> Tensor:
     """The receiver gets the sender's tensor; all others keep their own."""
-    check_options("point_to_point", ignored, ("dim", "cluster_axis"))
     mesh = tensor.mesh
     for coord in (sender_coord, receiver_coord):
         _coords(tensor, coord)
     here, there = (mesh.position(mesh.index(tuple(c))) for c in (sender_coord, receiver_coord))
     values = list(tensor.value.values())
     values[there] = values[here]
-    note("point_to_point", tensor)
     same = tensor.sharding is not None and tensor.sharding.is_replicated
     return tensor.like(
         PerDevice.of(stack(mesh, [np.asarray(x) for x in values])),

@@ -1,109 +1,70 @@
-"""The multi-device checklist as a tool: it watches a run and reports its seven points, with the line of code."""
+"""The multi-device checklist as a tool: tensors placed and read are judged, and a run is reported with its lines of code."""
 
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterable
 from typing import Any
 
+from shardwright.eager import source_line, user_depth
+from shardwright.sharding import Sharding
 from shardwright.ttnn.devices import MeshDevice
-from shardwright.ttnn.mapping import ListMeshToTensor
-from shardwright.ttnn.tensors import Tensor, undoes
-from shardwright.ttnn.watch import watchers
-
-POINTS = (
-    "mesh device opened with the right shape",
-    "weights replicated to all devices",
-    "inputs sharded along the batch",
-    "batch divisible by the devices",
-    "outputs gathered with a matching composer",
-    "all devices synchronized before results are read",
-    "mesh device closed",
+from shardwright.ttnn.errors import TtnnWarning
+from shardwright.ttnn.mapping import Composer, ListMeshToTensor, placements
+from shardwright.ttnn.record import (
+    BATCH,
+    CLOSED,
+    INPUTS,
+    OPERANDS,
+    OUTPUTS,
+    SHAPE,
+    SYNCHRONIZED,
+    WEIGHTS,
+    Point,
+    Record,
 )
 
 
-@dataclass
-class Point:
-    """One point of the list: True if kept, False if broken, None if the run did not reach it."""
-
-    name: str
-    kept: bool | None = None
-    why: str = ""
-    line: str = ""
-
-    def __str__(self) -> str:
-        mark = {True: "[x]", False: "[!]", None: "[ ]"}[self.kept]
-        return f"{mark} {self.name}{f': {self.why}' if self.why else ''}{f' ({self.line})' if self.line else ''}"
-
-
 class Checklist:
-    """Watches a mesh during a `with` block; `shape` is the expected mesh shape.
+    """The points of the multi-device guide, and an eighth: no operation on host tensors.
 
+    It reports everything since the mesh was opened, or the run inside a `with` block; `shape` is the expected mesh shape.
     The list is for data parallelism: replicated tensors are weights, sharded tensors are inputs. A tensor-parallel run
     breaks points two to four on purpose.
     """
 
     def __init__(self, mesh_device: MeshDevice, shape: Any = None) -> None:
-        self.device = mesh_device
-        self.points = [Point(name) for name in POINTS]
-        wanted = tuple(shape) if shape is not None else None
-        self._say(0, wanted in (None, tuple(mesh_device.shape)), f"{mesh_device.shape}")
+        self.device = mesh_device.base
+        self.shape = None if shape is None else tuple(shape)
+        self._record = self.device.records[0]
+        self._final: list[Point] | None = None
 
     def __enter__(self) -> "Checklist":
-        watchers.append(self._watch)
+        self._record, self._final = Record(), None
+        self.device.records.append(self._record)
         return self
 
     def __exit__(self, *error: object) -> None:
-        watchers.remove(self._watch)
-        self.finish()
+        self.device.records.remove(self._record)
+        self._final = self.points
 
-    def finish(self) -> "Checklist":
-        """Checks the points that are only known at the end."""
-        for at, why in ((1, "no tensor was replicated"), (2, "no tensor was sharded"), (4, "nothing was read back")):
-            if self.points[at].kept is None:
-                self._say(at, False, why)
-        self._say(
-            6, self.device.closed, "closed" if self.device.closed else "still open: ttnn.close_mesh_device(mesh_device)"
-        )
-        return self
-
-    def _say(self, at: int, kept: bool, why: str, line: str = "") -> None:
-        point = self.points[at]
-        if point.kept is not False:  # a broken point stays broken
-            point.kept, point.why, point.line = kept, why, line
-
-    def _watch(self, what: str, subject: Any, line: str, details: dict[str, Any]) -> None:
-        if not isinstance(subject, Tensor) or subject.mesh.size != self.device.mesh.size:
-            return
-        if what == "from_torch" or (what == "to_device" and subject.sharding is not None):
-            self._placed(subject, line)
-        elif what == "to_torch":
-            self._read(subject, details.get("composer"), line)
-
-    def _placed(self, tensor: Tensor, line: str) -> None:
-        self.device.synchronized = False
-        sharding = tensor.sharding
-        assert sharding is not None
-        split = [dim for dim, axes in enumerate(sharding.dims) if axes]
-        if not split:
-            self._say(1, True, f"{list(tensor.global_shape)} on every device", line)
-            return
-        self._say(2, split == [0], f"dim {', '.join(map(str, split))} of {list(tensor.global_shape)} is split", line)
-        count, devices = tensor.global_shape[split[0]], sharding.parts(split[0])
-        even = count % devices == 0
-        self._say(3, even, f"{count} over {devices} devices" + ("" if even else ": pad it with ttnn.pad_batch"), line)
-
-    def _read(self, tensor: Tensor, composer: Any, line: str) -> None:
-        self._say(
-            5, self.device.synchronized, "" if self.device.synchronized else "ttnn.synchronize_device comes first", line
-        )
-        if tensor.sharding is not None and tensor.sharding.partial:
-            self._say(4, False, "devices hold partial sums that were not reduced", line)
-        elif composer is None or isinstance(composer, ListMeshToTensor):
-            self._say(4, True, "every device's tensor" if composer else "by its sharding", line)
-        elif tensor.sharding is None:
-            self._say(4, False, "what the devices hold is no longer the shards of one tensor", line)
-        else:
-            fits = undoes(composer, tensor, composer.places(tensor.mesh.shape, len(tensor.shape)))
-            placed = tensor.tensor_topology().placements()
-            self._say(4, fits, type(composer).__name__ if fits else f"{type(composer).__name__} for {placed}", line)
+    @property
+    def points(self) -> list[Point]:
+        """The points as they are now; those of a `with` block as they were at its end."""
+        if self._final is not None:
+            return self._final
+        now = Record()
+        now.points = list(self._record.points)
+        now.say(SHAPE, self.shape in (None, tuple(self.device.shape)), f"{self.device.shape}")
+        for at, why in (
+            (WEIGHTS, "no tensor was replicated"),
+            (INPUTS, "no tensor was sharded"),
+            (OUTPUTS, "nothing was read back"),
+        ):
+            if now.points[at].kept is None:
+                now.say(at, False, why)
+        closed = self.device.closed
+        now.say(CLOSED, closed, "closed" if closed else "still open: ttnn.close_mesh_device(mesh_device)")
+        now.say(OPERANDS, True, "")
+        return now.points
 
     @property
     def kept(self) -> bool:
@@ -115,5 +76,57 @@ class Checklist:
 
 
 def check(mesh_device: MeshDevice, shape: Any = None) -> Checklist:
-    """The checklist for a mesh: `with ttnn.check(mesh_device) as list: …`, then `print(list)`."""
+    """The checklist of what has run on a mesh: `print(ttnn.check(mesh_device))`.
+
+    `with ttnn.check(mesh_device) as found: …`, then `print(found)`, reports the block alone.
+    """
     return Checklist(mesh_device, shape)
+
+
+# -- what runs is judged ----------------------------------------------------------------------------------------------
+
+
+def placed(device: MeshDevice, sharding: Sharding, shape: tuple[int, ...]) -> None:
+    """Judges a tensor that was put on a mesh, or cut for it."""
+    split = [dim for dim, axes in enumerate(sharding.dims) if axes]
+    if not split:
+        _say(device, WEIGHTS, True, f"{list(shape)} on every device")
+        return
+    _say(device, INPUTS, split == [0], f"dim {', '.join(map(str, split))} of {list(shape)} is split")
+    count, devices = shape[split[0]], sharding.parts(split[0])
+    even = count % devices == 0
+    _say(device, BATCH, even, f"{count} over {devices} devices" + ("" if even else ": pad it with ttnn.pad_batch"))
+
+
+_COMPOSER = "Pass mesh_composer=, such as ttnn.ConcatMeshToTensor(mesh_device, dim=0)."
+
+
+def was_read(device: MeshDevice, sharding: Sharding | None, size: int, composer: Composer | None, fits: bool) -> None:
+    """Judges a tensor on `size` devices that was read by a composer; `fits` says whether that inverts its sharding."""
+    ready = device.synchronized
+    _say(device, SYNCHRONIZED, ready, "" if ready else "ttnn.synchronize_device comes first")
+    if sharding is not None and sharding.partial:
+        _say(device, OUTPUTS, False, "devices hold partial sums that were not reduced")
+    elif size == 1 or isinstance(composer, ListMeshToTensor):
+        _say(device, OUTPUTS, True, "every device's tensor")
+    elif composer is None:
+        refused([device], OUTPUTS, "to_torch without a composer, of a tensor on several devices", _COMPOSER)
+    elif sharding is None:
+        _say(device, OUTPUTS, False, "what the devices hold is no longer the shards of one tensor")
+    else:
+        name = type(composer).__name__
+        _say(device, OUTPUTS, fits, name if fits else f"{name} for {placements(sharding)}")
+
+
+def refused(devices: Iterable[MeshDevice | None], at: int, what: str, advice: str) -> None:
+    """Says, in a warning and on the checklists of devices, that a call works here and that the hardware refuses it."""
+    text = f"{what}: the hardware refuses it"
+    for device in devices:
+        if device is not None:
+            _say(device, at, False, text)
+    warnings.warn(f"{text}. {advice}", TtnnWarning, stacklevel=user_depth())
+
+
+def _say(device: MeshDevice, at: int, kept: bool, why: str) -> None:
+    for record in device.records:
+        record.say(at, kept, why, source_line())

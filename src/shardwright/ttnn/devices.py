@@ -11,6 +11,7 @@ from typing import Any
 from shardwright.hardware import Link
 from shardwright.mesh import Mesh
 from shardwright.ttnn.errors import bounded, fatal
+from shardwright.ttnn.record import Record
 
 SYSTEMS = {"n150": (1, 1), "n300": (1, 2), "t3k": (2, 4), "galaxy": (8, 4)}
 DRAM_VIEWS = 12  # of a Wormhole chip
@@ -129,28 +130,52 @@ def set_fabric_config(config: FabricConfig, *args: Any, **options: Any) -> None:
 class MeshDevice:
     """A grid of chips, or a part of one, that holds tensors. Made by `open_mesh_device`."""
 
-    def __init__(self, mesh: Mesh, parent: "MeshDevice | None" = None) -> None:
+    def __init__(self, mesh: Mesh, parent: "MeshDevice | None" = None, base: "MeshDevice | None" = None) -> None:
         self.mesh = mesh
         self.parent = parent
-        self.closed = False
-        self.synchronized = True
-        self.queues = 1
+        self.queues: int = 1 if parent is None else parent.queues
+        self._base = base
+        self._closed = False
         self._children: list[weakref.ref[MeshDevice]] = []
+        self.synchronized = True
+        self.busy: set[int] = set()  # the command queues in use
+        self.records = [Record()]  # the first is of everything since opening
         self.tensors: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @property
-    def is_closed(self) -> bool:
-        """Whether this mesh or a parent mesh is closed."""
-        return self.closed or (self.parent is not None and self.parent.is_closed)
+    def base(self) -> "MeshDevice":
+        """The mesh that this is a view of, which has the tensors and the state; usually the mesh itself."""
+        return self if self._base is None else self._base
+
+    @property
+    def closed(self) -> bool:
+        """Whether the mesh is closed. Submeshes are closed one by one."""
+        return self.base._closed
+
+    def enqueue(self, queue: int | None = None) -> None:
+        """Notes a command on a queue, by default the first."""
+        self.base.busy.add(queue or 0)
+
+    def parents(self) -> Iterator["MeshDevice"]:
+        """The mesh that this is a submesh of, that mesh's parent, and so on."""
+        if self.parent is not None:
+            yield self.parent
+            yield from self.parent.parents()
+
+    def family(self) -> Iterator["MeshDevice"]:
+        """This mesh and the submeshes of it and of its submeshes, closed or not."""
+        yield self
+        for child in (reference() for reference in self._children):
+            if child is not None:
+                yield from child.family()
 
     def view(self, shape: tuple[int, ...], offset: tuple[int, ...] | None = None) -> "MeshDevice":
         """A part of the mesh, or its chips in another shape; not a submesh: its tensors belong to this mesh."""
         if len(shape) == len(self.mesh.shape) and all(a <= b for a, b in zip(shape, self.mesh.shape, strict=True)):
-            part = MeshDevice(self.mesh.submesh(shape, offset or (0,) * len(shape)), self)
+            mesh = self.mesh.submesh(shape, offset or (0,) * len(shape))
         else:
-            part = MeshDevice(_mesh(shape, self.get_device_ids()[: math.prod(shape)], _kind(self.mesh)), self)
-        part.tensors = self.tensors
-        return part
+            mesh = _mesh(shape, self.get_device_ids()[: math.prod(shape)], _kind(self.mesh))
+        return MeshDevice(mesh, self.parent, self.base)
 
     @property
     def shape(self) -> MeshShape:
@@ -189,7 +214,7 @@ class MeshDevice:
 
     def get_submeshes(self) -> list["MeshDevice"]:
         """The open submeshes."""
-        found = (child() for child in self._children)
+        found = (child() for child in self.base._children)
         return [child for child in found if child is not None and not child.closed]
 
     def create_submesh(self, shape: Any, offset: Any = None) -> "MeshDevice":
@@ -232,8 +257,8 @@ class MeshDevice:
 
     def _child(self, mesh: Mesh) -> "MeshDevice":
         self.check_open("create a submesh of")
-        child = MeshDevice(mesh, self)
-        self._children.append(weakref.ref(child))
+        child = MeshDevice(mesh, self.base)
+        self.base._children.append(weakref.ref(child))
         return child
 
     def reshape(self, new_shape: Any) -> None:
@@ -247,12 +272,14 @@ class MeshDevice:
         self.mesh = _mesh(size, self.get_device_ids(), _kind(self.mesh))
 
     def quiesce_devices(self) -> None:
-        """Waits until all chips are done; virtual chips always are."""
-        self.synchronized = True
+        """Waits until all chips are done; the command queues of the mesh and of its submeshes are then free."""
+        for device in self.base.family():
+            device.synchronized = True
+            device.busy.clear()
 
     def check_open(self, what: str) -> None:
         """Raises an error if the mesh is closed."""
-        if self.is_closed:
+        if self.closed:
             raise fatal(f"Can't {what} a mesh device that is closed", "Do it before ttnn.close_mesh_device(…).")
 
     def __repr__(self) -> str:
@@ -340,16 +367,26 @@ def _chips(shape: tuple[int, ...], offset: tuple[int, ...] | None) -> list[int]:
 
 
 def close_mesh_device(mesh_device: MeshDevice) -> None:
-    """Closes a mesh; its submeshes must be closed first."""
-    open_parts = mesh_device.get_submeshes()
-    if open_parts:
-        raise fatal(
-            f"{mesh_device} has {len(open_parts)} open submeshes",
-            "Close submeshes before the mesh they belong to.",
-        )
-    mesh_device.closed = True
-    if mesh_device in _system.opened:
-        _system.opened.remove(mesh_device)
+    """Closes a mesh. Its submeshes stay open, with their tensors.
+
+    A mesh can't be closed while it and a parent or a submesh use the same command queue: call `quiesce_devices` first.
+    """
+    device = mesh_device.base
+    _, *submeshes = device.family()
+    relatives = [("parent mesh", parent) for parent in device.parents()]
+    relatives += [("child submesh", submesh) for submesh in submeshes]
+    for kind, other in relatives:
+        shared = device.busy & other.busy
+        if shared:
+            raise fatal(
+                f"MeshDevice cq ID {min(shared)} is in use by {kind} ID {other.id()} during close of mesh ID {device.id()}",
+                "Call quiesce_devices() of the parent mesh before closing.",
+            )
+    device._closed = True
+    device.busy.clear()
+    device.tensors.clear()
+    if device in _system.opened:
+        _system.opened.remove(device)
 
 
 @contextlib.contextmanager
@@ -359,16 +396,14 @@ def create_mesh_device(*args: Any, **options: Any) -> Iterator[MeshDevice]:
     try:
         yield device
     finally:
-        for part in device.get_submeshes():
-            part.closed = True
-        if not device.closed:
-            close_mesh_device(device)
+        close_mesh_device(device)
 
 
 def synchronize_device(device: MeshDevice) -> None:
-    """Wait until a mesh is done."""
+    """Waits until a mesh is done."""
     device.check_open("synchronize")
-    device.synchronized = True
+    device.base.synchronized = True
+    device.base.busy.update(range(device.base.queues))  # waiting is a command on every queue
 
 
 synchronize_mesh_device = synchronize_device

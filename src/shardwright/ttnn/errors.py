@@ -14,9 +14,21 @@ class TtnnError(ShardwrightError, RuntimeError):
     """An error that the real ttnn would raise."""
 
 
+class TtnnIndexError(TtnnError, IndexError):
+    """An index out of range: iterating over a tensor ends with it."""
+
+
+class TtnnWarning(UserWarning):
+    """A call that works here and that the hardware refuses."""
+
+
 def fatal(text: str, advice: str) -> TtnnError:
     """The error with a text and a fix."""
     return TtnnError(f"{text.rstrip('.')}. {advice}")
+
+
+# What invalid arguments raise inside: our own errors, Python's and torch's.
+FAULTS = (ShardwrightError, ValueError, IndexError, KeyError, TypeError, RuntimeError)
 
 
 def bounded(function: F) -> F:
@@ -28,7 +40,7 @@ def bounded(function: F) -> F:
             return function(*args, **options)
         except TtnnError:
             raise
-        except (ShardwrightError, ValueError, IndexError, KeyError, TypeError, RuntimeError) as error:
+        except FAULTS as error:
             first = str(error).split("\n")[0].rstrip(".")
             raise fatal(
                 f"{function.__name__}: {first}", "Check the arguments against the shapes on each device."

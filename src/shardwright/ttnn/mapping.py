@@ -32,6 +32,13 @@ class PlacementReplicate:
     """Along this mesh axis all devices hold the same data."""
 
 
+def placements(sharding: Sharding) -> list[Any]:
+    """For each mesh axis the dim that it splits, a partial or a replicate placement."""
+    where: dict[str, Any] = {axis: PlacementShard(dim) for dim, axes in enumerate(sharding.dims) for axis in axes}
+    where |= dict.fromkeys(sharding.partial, PlacementPartial())
+    return [where.get(axis, PlacementReplicate()) for axis in sharding.mesh.axis_names]
+
+
 class Mapper:
     """The tensor dim that each axis of a mesh splits; None if it replicates."""
 
@@ -199,7 +206,7 @@ class Composer:
         """Joins the tensors of a grid of devices, given row by row."""
         places = self.places(shape, tensors[0].ndim)
         if self.flat is not None:
-            return torch.cat(tensors, dim=places[0] or 0)
+            shape = (len(tensors),)
         used = self.mesh_shape or shape
         inside = len(used) == len(shape) and all(a <= b for a, b in zip(used, shape, strict=True))
         return _joined(tensors, shape if inside else used, used, places)

@@ -134,11 +134,9 @@ class MemoryReport:
 
 def memory_report(mesh_device: MeshDevice) -> MemoryReport:
     """The memory use of each device of a mesh, including the tensors of its submeshes and its parent meshes."""
-    top = mesh_device
-    while top.parent is not None:
-        top = top.parent
+    *_, top = mesh_device.base, *mesh_device.parents()
     ids = set(mesh_device.get_device_ids())
-    held = {id(t): t for device in _family(top) for t in device.tensors}
+    held = {id(t): t for device in top.family() for t in device.tensors}
     tensors = [t for t in held.values() if ids & set(t.mesh.device_ids)]
     rows = sorted((str(t), t.memory_config().buffer_type.value, t.device_bytes) for t in tensors)
     used: dict[str, dict[int, int]] = {name: dict.fromkeys(mesh_device.get_device_ids(), 0) for name in ("dram", "l1")}
@@ -147,7 +145,3 @@ def memory_report(mesh_device: MeshDevice) -> MemoryReport:
             if device in ids:
                 used[tensor.memory_config().buffer_type.value][device] += size
     return MemoryReport(tuple(rows), used, {"dram": DRAM_BYTES, "l1": L1_BYTES})
-
-
-def _family(device: MeshDevice) -> list[MeshDevice]:
-    return [device, *(part for child in device.get_submeshes() for part in _family(child))]

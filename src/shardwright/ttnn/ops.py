@@ -16,10 +16,12 @@ from shardwright.mesh import Mesh
 from shardwright.ops import OPS, Attrs, rule
 from shardwright.plan import Problem, problem_of, result_without_moves
 from shardwright.sharding import Sharding, layout_of
-from shardwright.ttnn.dtypes import TILE_LAYOUT, DataType, as_numpy, as_torch, held_as, in_blocks
-from shardwright.ttnn.errors import bounded, check_options, fatal
+from shardwright.ttnn.blockfloat import TILE
+from shardwright.ttnn.calls import operation
+from shardwright.ttnn.dtypes import ROW_MAJOR_LAYOUT, TILE_LAYOUT, DataType, as_numpy, as_torch, held_as, in_blocks
+from shardwright.ttnn.errors import TtnnIndexError, fatal
 from shardwright.ttnn.memory import MemoryConfig
-from shardwright.ttnn.tensors import Tensor, device_tensors
+from shardwright.ttnn.tensors import Tensor, as_blocks, device_tensors, to_device
 
 Local = Callable[..., torch.Tensor]
 
@@ -123,57 +125,51 @@ def _reduced(tensor: Tensor, dims: Sequence[int], keepdim: bool, linear: bool) -
     return place
 
 
-@bounded
 def _op(function: Local, operands: Sequence[Tensor], where: Any, options: dict[str, Any]) -> Tensor:
-    for operand in operands:
-        if not isinstance(operand, Tensor):
-            raise fatal(f"An operand is a {type(operand).__name__}, not a ttnn tensor", "Use ttnn.from_torch(…) first.")
-    check_options(
-        "The operation",
-        options,
-        ("activation", "dim", "keepdim", "epsilon", "weight", "bias", "transpose_a", "transpose_b"),
-    )
     first = operands[0]
     dtype = options.get("dtype") or first.dtype
     made = _each(function, operands, dtype)
     place = where(made) if callable(where) else where
     if place is not None and layout_of(*place).local_shape != tuple(made.lanes.local_shape):
         place = None  # the local results are not the shards of that tensor
-    device = first.device()
-    if device is not None:
-        device.synchronized = False
     memory = options.get("memory_config") or first.memory_config()
     changes = {"dtype": dtype, "memory": memory, "layout": TILE_LAYOUT if dtype.is_block else first.layout}
     return first.like(made, place[0] if place else None, place[1] if place else None, **changes)
 
 
-def _binary(name: str, function: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
+def _binary(name: str, rule_name: str, function: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
     def run(a: Tensor, b: Any, *, activation: str | None = None, **options: Any) -> Tensor:
-        act = _ACTIVATIONS[activation] if activation else lambda x: x
+        act = _activation(activation)
         if isinstance(b, Tensor):
-            return _op(
-                lambda x, y: act(function(x, y)), (a, b), None if activation else _known(name, Attrs(), (a, b)), options
-            )
+            place = None if activation else _known(rule_name, Attrs(), (a, b))
+            return _op(lambda x, y: act(function(x, y)), (a, b), place, options)
         if isinstance(b, float) and a.dtype.value[:4] in ("uint", "int3") and "dtype" not in options:
             raise fatal(
-                f"{name} of {a.dtype.value} and the float {b} would truncate the result",
+                f"{a.dtype.value} and the float {b} would truncate the result",
                 "Pass dtype=ttnn.float32, or typecast first.",
             )
-        place = None if activation and not _settled(a) else _known(name, Attrs(), (a, b))
+        place = None if activation and not _settled(a) else _known(rule_name, Attrs(), (a, b))
         return _op(lambda x: act(function(x, b)), (a,), place, options)
 
     run.__name__ = name
     run.__doc__ = f"`{name}` of every element; operands broadcast, and the second may be a scalar."
-    return run
+    return operation("The shapes must broadcast; the second operand may be a scalar.")(run)
+
+
+_FLOATS = "Elements must be floats: use ttnn.typecast first."
+
+
+def _mapped(name: str, function: Local, tensor: Tensor, options: dict[str, Any]) -> Tensor:
+    return _op(function, (tensor,), _known("negative" if name == "neg" else "exp", Attrs(), (tensor,)), options)
 
 
 def _unary(name: str, function: Local) -> Callable[..., Tensor]:
     def run(tensor: Tensor, **options: Any) -> Tensor:
-        return _op(function, (tensor,), _known("negative" if name == "neg" else "exp", Attrs(), (tensor,)), options)
+        return _mapped(name, function, tensor, options)
 
     run.__name__ = name
     run.__doc__ = f"`{name}` of every element."
-    return run
+    return operation(_FLOATS)(run)
 
 
 _ACTIVATIONS: dict[str, Local] = {
@@ -184,10 +180,18 @@ _ACTIVATIONS: dict[str, Local] = {
     "sigmoid": torch.sigmoid,
 }
 
-add, subtract, multiply = _binary("add", torch.add), _binary("subtract", torch.sub), _binary("multiply", torch.mul)
-sub, mul = subtract, multiply
-div = divide = _binary("divide", torch.div)
-maximum, minimum = _binary("maximum", torch.maximum), _binary("minimum", torch.minimum)
+
+def _activation(name: str | None) -> Local:
+    if name is not None and name not in _ACTIVATIONS:
+        raise fatal(f"The activation {name!r} is unknown", f"Use one of {', '.join(_ACTIVATIONS)}.")
+    return _ACTIVATIONS[name] if name is not None else lambda x: x
+
+
+add = _binary("add", "add", torch.add)
+subtract, sub = (_binary(name, "subtract", torch.sub) for name in ("subtract", "sub"))
+multiply, mul = (_binary(name, "multiply", torch.mul) for name in ("multiply", "mul"))
+divide, div = (_binary(name, "divide", torch.div) for name in ("divide", "div"))
+maximum, minimum = _binary("maximum", "maximum", torch.maximum), _binary("minimum", "minimum", torch.minimum)
 relu, gelu, silu, tanh, sigmoid = (
     _unary(name, _ACTIVATIONS[name]) for name in ("relu", "gelu", "silu", "tanh", "sigmoid")
 )
@@ -196,6 +200,10 @@ exp, sqrt, rsqrt, neg = (
 )
 
 
+_PRODUCT = "The width of the first tensor must be equal to the height of the second tensor"
+
+
+@operation(f"{_PRODUCT}.")
 def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False, **options: Any) -> Tensor:
     """Matrix products. If the inner dim is split, each device computes a partial sum: reduce it with a collective."""
 
@@ -211,43 +219,77 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
     return _op(product, (a, b), place, options)
 
 
+@operation(f"{_PRODUCT}, and the bias must broadcast to the product.")
 def linear(
     a: Tensor, weight: Tensor, *, bias: Tensor | None = None, activation: str | None = None, **options: Any
 ) -> Tensor:
     """a @ weight + bias, then an optional activation; the weight is `in, out`."""
-    if activation is not None and activation not in _ACTIVATIONS:
-        raise fatal(f"linear: the activation {activation!r} is unknown", f"Use one of {', '.join(_ACTIVATIONS)}.")
+    act = _activation(activation)
     made = matmul(a, weight, **options)
     if bias is not None:
         made = add(made, bias, **options)
-    return made if activation is None else _unary(activation, _ACTIVATIONS[activation])(made, **options)
+    return made if activation is None else _mapped(activation, act, made, options)
 
 
+@operation("Give a dim of the tensor.")
 def softmax(tensor: Tensor, dim: int = -1, **options: Any) -> Tensor:
     """Exponentials divided by their sum along a dim of each device's tensor."""
-    at = _dim_of(tensor, dim, "softmax")
+    at = _dim_of(tensor, dim)
     return _op(lambda x: torch.softmax(x, at), (tensor,), _along(tensor, (at,)), options)
 
 
+@operation(_FLOATS)
 def layer_norm(
     tensor: Tensor, *, epsilon: float = 1e-12, weight: Tensor | None = None, bias: Tensor | None = None, **options: Any
 ) -> Tensor:
-    """Mean 0 and variance 1 along the last dim, then scaled and shifted."""
-    made = _op(lambda x: F.layer_norm(x, x.shape[-1:], eps=epsilon), (tensor,), _along(tensor, (-1,)), options)
-    for other, function in ((weight, multiply), (bias, add)):
-        if other is not None:
-            made = function(made, other)
-    return made
+    """Mean 0 and variance 1 along the last dim, then scaled and shifted.
+
+    Weight and bias have as many elements as the last dim on each device: `…, dim`, or `1, 1, dim/32, 32` in row-major
+    layout.
+    """
+    return _normed(lambda x: F.layer_norm(x, x.shape[-1:], eps=epsilon), tensor, weight, bias, options)
 
 
-def rms_norm(tensor: Tensor, *, epsilon: float = 1e-12, weight: Tensor | None = None, **options: Any) -> Tensor:
-    """Divided by the root of the mean square along the last dim, then scaled."""
-    made = _op(
-        lambda x: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + epsilon), (tensor,), _along(tensor, (-1,)), options
-    )
-    return made if weight is None else multiply(made, weight)
+@operation(_FLOATS)
+def rms_norm(
+    tensor: Tensor, *, epsilon: float = 1e-12, weight: Tensor | None = None, bias: Tensor | None = None, **options: Any
+) -> Tensor:
+    """Divided by the root of the mean square along the last dim, then scaled and shifted; weights as of `layer_norm`."""
+
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + epsilon)
+
+    return _normed(normed, tensor, weight, bias, options)
 
 
+def _normed(norm: Local, tensor: Tensor, weight: Tensor | None, bias: Tensor | None, options: dict[str, Any]) -> Tensor:
+    last = _dim_of(tensor, -1)
+    others = [other for other in (weight, bias) if other is not None]
+
+    def run(x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        rows = [_row(y, other, x.shape[-1]) for y, other in zip(rest, others, strict=True)]
+        made = norm(x)
+        if weight is not None:
+            made = made * rows[0]
+        return made if bias is None else made + rows[-1]
+
+    whole = all(_settled(other) and other.shape == other.global_shape for other in others)
+    return _op(run, (tensor, *others), _along(tensor, (last,)) if whole else None, options)
+
+
+def _row(weight: torch.Tensor, tensor: Tensor, size: int) -> torch.Tensor:
+    """A norm's weight as one row: of the last dim's size, or in row-major layout rows of 32 with padding at the end."""
+    count = weight.numel()
+    rows = tensor.layout is ROW_MAJOR_LAYOUT and weight.shape[-1:] == (TILE,) and count == -(-size // TILE) * TILE
+    if not rows and (count != size or weight.shape[-1:] != (size,)):
+        raise fatal(
+            f"A weight or bias of {list(weight.shape)} in {tensor.layout.value} layout does not fit a last dim of {size}",
+            f"Give […, {size}], or [1, 1, {-(-size // TILE)}, {TILE}] in ttnn.ROW_MAJOR_LAYOUT.",
+        )
+    return weight.reshape(-1)[:size]
+
+
+@operation("Indices must be integers below the number of rows of a weight of two dims.")
 def embedding(indices: Tensor, weight: Tensor, **options: Any) -> Tensor:
     """Rows of a table by index."""
     options.setdefault("dtype", weight.dtype)
@@ -256,6 +298,7 @@ def embedding(indices: Tensor, weight: Tensor, **options: Any) -> Tensor:
     )
 
 
+@operation("The weight is out, in / groups, height, width; the bias has out elements; the kernel fits.", host=True)
 def conv2d(
     *,
     input_tensor: Tensor,
@@ -277,17 +320,18 @@ def conv2d(
 ) -> Any:
     """A convolution of images `1, 1, batch·height·width, channels` or `batch, height, width, channels`.
 
-    The weight is `out, in, height, width`. Sizes are per device.
+    The weight is `out, in, height, width`. Sizes are per device. Host tensors are put on `device`.
     """
 
-    flat = _flat(input_tensor, (input_height, input_width, in_channels), "conv2d")
+    flat = _flat(input_tensor, (input_height, input_width, in_channels))
 
     def run(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         image = x.reshape(-1, input_height, input_width, in_channels).permute(0, 3, 1, 2)
         made = F.conv2d(image, w, rest[0].reshape(-1) if rest else None, stride, padding, dilation, groups)
         return made.permute(0, 2, 3, 1)
 
-    operands = [t for t in (input_tensor, weight_tensor, bias_tensor) if t is not None]
+    given = (t for t in (input_tensor, weight_tensor, bias_tensor) if t is not None)
+    operands = [t if device is None or t.device() is not None else to_device(t, device) for t in given]
     sizes: list[int] = []
 
     def images(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
@@ -299,7 +343,7 @@ def conv2d(
     return (made, tuple(sizes)) if return_output_dim else made
 
 
-def _flat(tensor: Tensor, image: tuple[int, int, int], what: str) -> bool:
+def _flat(tensor: Tensor, image: tuple[int, int, int]) -> bool:
     """Whether images have the form `1, 1, batch·height·width, channels`; raises an error for incomplete images."""
     shape = tuple(tensor.shape)
     if len(shape) == 4 and shape[1:] == image:
@@ -307,11 +351,12 @@ def _flat(tensor: Tensor, image: tuple[int, int, int], what: str) -> bool:
     if len(shape) == 4 and shape[:2] == (1, 1) and shape[3] == image[2] and shape[2] % (image[0] * image[1]) == 0:
         return True
     raise fatal(
-        f"{what}: {list(shape)} on a device does not hold images of height, width and channels {list(image)}",
+        f"{list(shape)} on a device does not hold images of height, width and channels {list(image)}",
         "Split the batch only, and give the sizes of one image.",
     )
 
 
+@operation("The window must fit in the padded image.")
 def max_pool2d(
     input_tensor: Tensor,
     batch_size: int,
@@ -326,7 +371,7 @@ def max_pool2d(
 ) -> Tensor:
     """The maximum of each window, of images in the form that `conv2d` takes."""
 
-    flat = _flat(input_tensor, (input_h, input_w, channels), "max_pool2d")
+    flat = _flat(input_tensor, (input_h, input_w, channels))
 
     def run(x: torch.Tensor) -> torch.Tensor:
         image = x.reshape(-1, input_h, input_w, channels).permute(0, 3, 1, 2)
@@ -336,11 +381,13 @@ def max_pool2d(
     return _op(run, (input_tensor,), lambda value: None if flat else _samples((input_tensor,), value), options)
 
 
+@operation("Images are batch, height, width, channels.")
 def global_avg_pool2d(tensor: Tensor, **options: Any) -> Tensor:
     """The average over height and width of images `batch, height, width, channels`."""
     return _op(lambda x: x.mean((1, 2), keepdim=True), (tensor,), lambda value: _samples((tensor,), value), options)
 
 
+@operation("Give the shape of one device's tensor.", host=True)
 def reshape(tensor: Tensor, shape: Sequence[int], **options: Any) -> Tensor:
     """Another shape for each device's tensor; one size may be -1. Devices with fewer samples keep their number."""
     sizes, total = tuple(int(n) for n in shape), math.prod(tensor.shape)
@@ -348,7 +395,7 @@ def reshape(tensor: Tensor, shape: Sequence[int], **options: Any) -> Tensor:
     fits = known == total if -1 not in sizes else sizes.count(-1) == 1 and known > 0 and total % known == 0
     if not fits:
         raise fatal(
-            f"reshape: {list(tensor.shape)} has {total} elements on a device, which don't fit the shape {list(sizes)}",
+            f"{list(tensor.shape)} has {total} elements on a device, which don't fit the shape {list(sizes)}",
             "Give the shape of one device's tensor.",
         )
     full = tuple(total // known if n == -1 else n for n in sizes)
@@ -361,33 +408,37 @@ def reshape(tensor: Tensor, shape: Sequence[int], **options: Any) -> Tensor:
     return _op(run, (tensor,), (lambda made: _samples((tensor,), made)) if whole else None, options)
 
 
+@operation("Give every dim once.")
 def permute(tensor: Tensor, dims: Sequence[int], **options: Any) -> Tensor:
     """Dims in another order."""
-    order = tuple(_dim_of(tensor, d, "permute") for d in dims)
+    order = tuple(_dim_of(tensor, d) for d in dims)
     return _op(
         lambda x: x.permute(order), (tensor,), lambda _: _known("permute_dims", Attrs(axes=order), (tensor,)), options
     )
 
 
+@operation("All dimensions must be the same size except for the dimension along which tensors are joined.")
 def concat(tensors: Sequence[Tensor], dim: int = 0, **options: Any) -> Tensor:
     """Tensors joined along a dim."""
-    at = _dim_of(tensors[0], dim, "concat")
+    at = _dim_of(tensors[0], dim)
     return _op(
         lambda *x: torch.cat(x, dim), tuple(tensors), lambda _: _known("concat", Attrs(axis=at), tensors), options
     )
 
 
+@operation("Give different dims of the tensor.")
 def sum(tensor: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> Tensor:
     """The sum over a dim of each device's tensor."""
-    dims = _dims_of(tensor, dim, "sum")
+    dims = _dims_of(tensor, dim)
     return _op(
         lambda x: x.sum(dims, keepdim=keepdim), (tensor,), lambda value: _reduced(tensor, dims, keepdim, True), options
     )
 
 
+@operation("Give different dims of a tensor of floats.")
 def mean(tensor: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> Tensor:
     """The average over a dim of each device's tensor."""
-    dims = _dims_of(tensor, dim, "mean")
+    dims = _dims_of(tensor, dim)
     return _op(
         lambda x: x.mean(dims, keepdim=keepdim),
         (tensor,),
@@ -396,25 +447,25 @@ def mean(tensor: Tensor, dim: Any = None, keepdim: bool = False, **options: Any)
     )
 
 
-def _dim_of(tensor: Tensor, dim: int, what: str) -> int:
+def _dim_of(tensor: Tensor, dim: int) -> int:
     rank = len(tensor.shape)
     if not -rank <= dim < rank:
-        raise fatal(f"{what}: dim {dim} is out of range for {rank} dims", f"Use dims from {-rank} to {rank - 1}.")
+        advice = f"Use dims from {-rank} to {rank - 1}." if rank else "A scalar has no dims."
+        raise fatal(f"dim {dim} is out of range for {rank} dims", advice)
     return dim % rank
 
 
-def _dims_of(tensor: Tensor, dim: Any, what: str) -> tuple[int, ...]:
+def _dims_of(tensor: Tensor, dim: Any) -> tuple[int, ...]:
     if dim is None:
         return tuple(range(len(tensor.shape)))
-    return tuple(_dim_of(tensor, d, what) for d in ((dim,) if isinstance(dim, int) else dim))
+    return tuple(_dim_of(tensor, d) for d in ((dim,) if isinstance(dim, int) else dim))
 
 
 def deallocate(tensor: Tensor, force: bool = True) -> None:
     """Frees a tensor's memory; the tensor can't be read afterwards."""
-    device = tensor.device()
     tensor.gone = True
-    if device is not None:
-        device.tensors.discard(tensor)
+    if tensor.owner is not None:
+        tensor.owner.tensors.discard(tensor)
 
 
 def as_local(tensor: Tensor) -> list[torch.Tensor]:
@@ -422,11 +473,26 @@ def as_local(tensor: Tensor) -> list[torch.Tensor]:
     return [as_torch(np.array(x)) for x in tensor.value.values()]
 
 
+@operation("Give a ttnn tensor.", host=True)
 def zeros_like(tensor: Tensor, *, memory_config: MemoryConfig | None = None, **options: Any) -> Tensor:
     """Zeros with the shape, dtype and sharding of another tensor."""
     place = (tensor.sharding, tensor._global) if tensor.sharding is not None else None
     return _op(torch.zeros_like, (tensor,), place, {**options, "memory_config": memory_config})
 
 
-for _name, _function in {"add": add, "sub": subtract, "mul": multiply, "truediv": divide, "matmul": matmul}.items():
+@operation("Give indices and slices.", host=True)
+def __getitem__(tensor: Tensor, index: Any) -> Tensor:  # noqa: N807  # a method of Tensor
+    """The same part of every device's tensor."""
+    try:
+        made = as_blocks(tensor.value.map(lambda x: x[index]), tensor.dtype)
+    except IndexError as error:
+        raise TtnnIndexError(
+            f"The index {index!r} is not within {list(tensor.shape)} on each device. Give indices within that shape."
+        ) from error
+    whole = tensor.sharding is not None and tensor.sharding.is_replicated
+    return tensor.like(made, Sharding(tensor.mesh) if whole else None, made.lanes.shapes()[0] if whole else None)
+
+
+_METHODS = {"add": add, "sub": sub, "mul": mul, "truediv": div, "matmul": matmul, "getitem": __getitem__}
+for _name, _function in _METHODS.items():
     setattr(Tensor, f"__{_name}__", _function)  # x + y, as in the real ttnn

@@ -18,6 +18,7 @@ from shardwright.arrays import Array, PerDevice, from_shards, shard
 from shardwright.engines.lanes import stack
 from shardwright.mesh import Mesh
 from shardwright.sharding import Sharding, layout_of
+from shardwright.ttnn.checklist import placed, was_read
 from shardwright.ttnn.devices import MeshDevice, MeshShape
 from shardwright.ttnn.dtypes import (
     ROW_MAJOR_LAYOUT,
@@ -35,15 +36,12 @@ from shardwright.ttnn.errors import bounded, check_options, fatal
 from shardwright.ttnn.mapping import (
     Composer,
     Mapper,
-    PlacementPartial,
-    PlacementReplicate,
-    PlacementShard,
     ReplicateTensorToMesh,
     default_composer,
     default_mapper,
+    placements,
 )
 from shardwright.ttnn.memory import DRAM_MEMORY_CONFIG, MemoryConfig
-from shardwright.ttnn.watch import note
 
 HOST = Mesh(host=1)
 
@@ -64,23 +62,25 @@ class Tensor:
         sharding: Sharding | None,
         global_shape: tuple[int, ...] | None,
         memory: MemoryConfig = DRAM_MEMORY_CONFIG,
-        mesh_device: MeshDevice | None = None,
+        owner: MeshDevice | None = None,
     ) -> None:
         self._value, self.dtype, self.layout, self._device = value, dtype, layout, device
         self.sharding, self._global = sharding, None if sharding is None else global_shape
         self.gone = False
         self._memory = memory
-        self._mesh_device = mesh_device or device
+        known = device or owner
+        self.owner = None if known is None else known.base  # the mesh that holds it; for a host tensor, its target
         if device is not None:
             device.check_open("put a tensor on")
-            device.tensors.add(self)
+            if value.mesh != HOST:  # a shard of `get_device_tensors` has no memory of its own
+                device.base.tensors.add(self)
 
     @property
     def value(self) -> PerDevice:
         """What each device holds; raises an error after its mesh is closed."""
         if self.gone:
             raise fatal(f"{self} was deallocated", "Read it before ttnn.deallocate(…).")
-        if self._device is not None and self._device.is_closed:
+        if self._device is not None and self._device.closed:
             raise fatal(
                 f"{self} is on a mesh device that is closed", "Read it, or move it to the host, before closing."
             )
@@ -137,13 +137,18 @@ class Tensor:
         dtype = changes.get("dtype", self.dtype)
         layout = changes.get("layout", self.layout)
         memory = changes.get("memory", self._memory)
-        return Tensor(value, dtype, layout, self._device, sharding, global_shape, memory, self._mesh_device)
+        return Tensor(value, dtype, layout, self._device, sharding, global_shape, memory, self.owner)
 
-    def __getitem__(self, index: Any) -> "Tensor":
-        """The same part of every device's tensor."""
-        made = as_blocks(self.value.map(lambda x: x[index]), self.dtype)
-        whole = self.sharding is not None and self.sharding.is_replicated
-        return self.like(made, Sharding(self.mesh) if whole else None, made.lanes.shapes()[0] if whole else None)
+    def note_work(self, queue: int | None = None) -> None:
+        """Notes on its mesh device that this tensor was written or computed with."""
+        if self.owner is not None:
+            self.owner.synchronized = False
+        self.note_command(queue)
+
+    def note_command(self, queue: int | None = None) -> None:
+        """Notes a command on a queue of the device that holds it; nothing for a host tensor."""
+        if self._device is not None:
+            self._device.enqueue(queue)
 
     def __repr__(self) -> str:
         where = "host" if self._device is None else repr(self._device)
@@ -165,9 +170,7 @@ class TensorTopology:
             raise fatal(
                 f"{self._tensor} is no longer the shards of one tensor", "Gather or reduce it with a collective."
             )
-        where: dict[str, Any] = {axis: PlacementShard(dim) for dim, axes in enumerate(sharding.dims) for axis in axes}
-        where |= dict.fromkeys(sharding.partial, PlacementPartial())
-        return [where.get(axis, PlacementReplicate()) for axis in sharding.mesh.axis_names]
+        return placements(sharding)
 
     def distribution_shape(self) -> MeshShape:
         """The shape of the mesh."""
@@ -229,8 +232,14 @@ def from_torch(
         as_blocks(PerDevice.of(array.lanes), kind, pad_value or 0.0), kind, order,
         owner if device is not None else None, array.sharding, host.shape, memory_config or DRAM_MEMORY_CONFIG, owner,
     )  # fmt: skip
-    note("from_torch", made, mapper=mapper)
+    _note_placed(made, ignored.get("cq_id"))
     return made
+
+
+def _note_placed(tensor: Tensor, queue: int | None) -> None:
+    tensor.note_work(queue)
+    if tensor.owner is not None and tensor.sharding is not None:
+        placed(tensor.owner, tensor.sharding, tensor.global_shape)
 
 
 def as_blocks(value: PerDevice, dtype: DataType, pad_value: float = 0.0) -> PerDevice:
@@ -247,7 +256,10 @@ def as_blocks(value: PerDevice, dtype: DataType, pad_value: float = 0.0) -> PerD
 def to_torch(
     tensor: Tensor, dtype: torch.dtype | None = None, *, mesh_composer: Composer | None = None, **ignored: Any
 ) -> Any:
-    """A tensor on the host, joined by a composer; without a composer, joined by its sharding."""
+    """A tensor on the host, joined by a composer.
+
+    Without a composer a tensor on several devices is joined by its sharding, with a warning: the hardware refuses that.
+    """
     check_options("to_torch", ignored, ("mesh_composer",))
     if not isinstance(tensor, Tensor):
         raise fatal(f"to_torch takes a ttnn tensor; got {type(tensor).__name__}", "It is on the host already.")
@@ -257,30 +269,37 @@ def to_torch(
             "Give a composer, not a mapper.",
         )
     composer = mesh_composer or default_composer()
-    note("to_torch", tensor, composer=composer)
-    places = composer.places(tensor.mesh.shape, len(tensor.shape)) if composer is not None else []
-    if composer is not None and not undoes(composer, tensor, places):
+    if composer is not None and not undoes(composer, tensor):
         made = composer.compose(tensor.mesh.shape, device_tensors(tensor))
     else:
         made = as_torch(np.array(_whole(tensor)))
+    _note_read(tensor, composer, ignored.get("cq_id"))
     if dtype is None:
         return made
     return [x.to(dtype) for x in made] if isinstance(made, list) else made.to(dtype)
 
 
-def undoes(composer: Composer, tensor: Tensor, places: Sequence[int | None]) -> bool:
+def _note_read(tensor: Tensor, composer: Composer | None, queue: int | None = None) -> None:
+    tensor.note_command(queue)
+    if tensor.owner is not None:
+        fits = composer is not None and undoes(composer, tensor)
+        was_read(tensor.owner, tensor.sharding, tensor.mesh.size, composer, fits)
+
+
+def undoes(composer: Composer, tensor: Tensor) -> bool:
     """Whether a composer inverts the cut of a tensor: the tensor is then read in one piece."""
-    sharding = tensor.sharding
-    if sharding is None or sharding.partial or composer.mesh_shape is not None or not sharding.dims or not places:
+    sharding, mesh = tensor.sharding, tensor.mesh
+    places = composer.places(mesh.shape, len(tensor.shape))
+    if sharding is None or sharding.partial or not sharding.dims or not places:
         return False
-    mesh = sharding.mesh
+    if composer.flat is not None:
+        places = places * len(mesh.shape)
+    used = composer.mesh_shape or mesh.shape
+    if len(used) != len(mesh.shape) or any(n not in (1, size) for n, size in zip(used, mesh.shape, strict=True)):
+        return False
     wanted: list[tuple[str, ...]] = [()] * len(sharding.dims)
-    for axis, dim in (
-        [(a, places[0]) for a in mesh.axis_names]
-        if composer.flat is not None
-        else zip(mesh.axis_names, places, strict=True)
-    ):
-        if dim is not None:
+    for axis, dim, n in zip(mesh.axis_names, places, used, strict=True):
+        if dim is not None and n > 1:  # the composer reads one copy along an axis of its shape with size 1
             wanted[dim] += (axis,)
     long = [tuple(a for a in axes if mesh.axis(a).size > 1) for axes in wanted]
     return long == [tuple(a for a in axes if mesh.axis(a).size > 1) for axes in sharding.dims]
@@ -329,8 +348,8 @@ def get_device_tensors(tensor: Tensor) -> list[Tensor]:
     """Every device's tensor as a separate tensor, row by row."""
     made = []
     for x in tensor.value.values():
-        value = PerDevice(HOST, [x])
-        made.append(Tensor(value, tensor.dtype, tensor.layout, None, Sharding(HOST).for_shape(x.shape), x.shape))
+        sharding = Sharding(HOST).for_shape(x.shape)
+        made.append(Tensor(PerDevice(HOST, [x]), tensor.dtype, tensor.layout, tensor.device(), sharding, x.shape))
     return made
 
 
@@ -361,16 +380,19 @@ def aggregate_tensor(tensor: Tensor, composer: Composer) -> Tensor:
         raise fatal(
             "aggregate_tensor returns one tensor", f"{type(composer).__name__} gives a list: use ConcatMeshToTensor."
         )
+    _note_read(tensor, composer)
     host = held_as(as_numpy(made.clone()), tensor.dtype)
     value = as_blocks(PerDevice(HOST, [host]), tensor.dtype)
     return Tensor(value, tensor.dtype, tensor.layout, None, Sharding(HOST).for_shape(host.shape), host.shape)
 
 
-def to_device(tensor: Tensor, device: MeshDevice, memory_config: MemoryConfig | None = None) -> Tensor:
+def to_device(
+    tensor: Tensor, device: MeshDevice, memory_config: MemoryConfig | None = None, cq_id: int | None = None
+) -> Tensor:
     """The tensor on a mesh: shards that are already cut are sent as they are, other tensors are replicated."""
     memory = memory_config or tensor.memory_config()
     made = _moved_to(tensor, device, memory)
-    note("to_device", made)
+    _note_placed(made, cq_id)
     return made
 
 
@@ -387,8 +409,9 @@ def _moved_to(tensor: Tensor, device: MeshDevice, memory: MemoryConfig) -> Tenso
     )
 
 
-def from_device(tensor: Tensor) -> Tensor:
+def from_device(tensor: Tensor, blocking: bool = True, cq_id: int | None = None) -> Tensor:
     """The tensor on the host, cut as it was."""
+    tensor.note_command(cq_id)
     return Tensor(
         tensor.value,
         tensor.dtype,
@@ -397,30 +420,8 @@ def from_device(tensor: Tensor) -> Tensor:
         tensor.sharding,
         tensor._global,
         tensor.memory_config(),
-        tensor._mesh_device,
+        tensor.owner,
     )
-
-
-def to_layout(tensor: Tensor, layout: Layout, dtype: DataType | None = None, **ignored: Any) -> Tensor:
-    """The tensor in another layout."""
-    if tensor.dtype.is_block and layout is ROW_MAJOR_LAYOUT and dtype is None:
-        raise fatal("Layout must be Layout::TILE for bfloat8_b or bfloat4_b!", "Convert with ttnn.typecast first.")
-    changed = tensor.like(tensor.value, tensor.sharding, tensor._global, layout=layout)
-    return changed if dtype is None else typecast(changed, dtype)
-
-
-def to_memory_config(tensor: Tensor, memory_config: MemoryConfig, dtype: DataType | None = None) -> Tensor:
-    """The tensor in another memory."""
-    moved = tensor.like(tensor.value, tensor.sharding, tensor._global, memory=memory_config)
-    return moved if dtype is None else typecast(moved, dtype)
-
-
-def typecast(tensor: Tensor, dtype: DataType) -> Tensor:
-    """The tensor with elements of another dtype."""
-    lanes = tensor.value.lanes
-    made = PerDevice.of(type(lanes)(lanes.mesh, lanes.axes, held_as(np.asarray(lanes.data), dtype), lanes.extents))
-    layout = TILE_LAYOUT if dtype.is_block else tensor.layout
-    return tensor.like(as_blocks(made, dtype), tensor.sharding, tensor._global, dtype=dtype, layout=layout)
 
 
 def as_tensor(
