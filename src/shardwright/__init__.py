@@ -4,6 +4,7 @@ from shardwright import collectives, errors, nn, numpy, random, rules
 from shardwright.arrays import (
     Array,
     PerDevice,
+    ShapeDtype,
     from_shards,
     gather,
     process_coords,
@@ -41,6 +42,7 @@ __all__ = [
     "Mesh",
     "P",
     "PerDevice",
+    "ShapeDtype",
     "Sharding",
     "ShardwrightError",
     "auto_sharding",

@@ -45,5 +45,9 @@ class ImplicitGatherError(ShardwrightError):
     """Inside `strict()`: an operation would gather a sharded dim implicitly."""
 
 
+class RetraceWarning(UserWarning):
+    """A jitted function is traced again and again for ever new numbers."""
+
+
 class ImplicitGatherWarning(UserWarning):
     """An operation gathers a large sharded dim implicitly."""

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 import shardwright.arrays.assignment as assignment
 import shardwright.arrays.indexing as indexing
-from shardwright.arrays.per_device import PerDevice, host_array, same_mesh
+from shardwright.arrays.hosts import host_array, own_copy
+from shardwright.arrays.per_device import PerDevice, same_mesh
 from shardwright.arrays.shards import Shard, Shards
 from shardwright.collectives import AllReduce, Collective, ReduceScatter, UpdateHalo
 from shardwright.eager import Held, apply, matmul, operator_method, operators, unary
@@ -360,8 +361,8 @@ def shard(host: object, mesh: "Mesh | Sharding", spec: "P | Sharding | None" = N
     whole = host_array(host)
     check_partial(sharding, whole.dtype, ArrayError)
     layout = layout_of(sharding, whole.shape)
-    if copy and layout.is_even and np.shares_memory(whole, host if isinstance(host, np.ndarray) else whole):
-        whole = whole.copy(order="K")
+    if copy and layout.is_even and not isinstance(host, list | tuple):  # of lists it is a copy already
+        whole = own_copy(whole)
     return Array.of(layout, engine_named(layout.mesh.engine).put(whole, layout))
 
 

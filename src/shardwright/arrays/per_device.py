@@ -6,28 +6,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.arrays.hosts import host_array
 from shardwright.collectives import Collective
 from shardwright.engines import Engine, Lanes, engine_named
 from shardwright.engines.lanes import aligned, common_extents, lanes_from, stack, tensor_at
 from shardwright.errors import ArrayError
 from shardwright.mesh import Axes, Mesh
-from shardwright.sharding import dtype_name, is_number
-
-
-def host_array(value: object) -> NDArray[Any]:
-    """Converts a value to a NumPy array; raises ArrayError if its dtype is not numeric or boolean."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise ArrayError("A masked array would lose its mask. Fill it first: array.filled(…).")
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ArrayError(f"The value can't be converted to a tensor: {error} Give rows of equal length.") from error
-    if not is_number(array.dtype):
-        raise ArrayError(
-            f"Elements of dtype {array.dtype} can't be sharded; a numeric or boolean dtype is needed. "
-            f"Convert the tensor first, for example with .astype(np.float32)."
-        )
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+from shardwright.sharding import dtype_name
 
 
 class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):

@@ -362,19 +362,25 @@ def _rank(coords: tuple[int, ...], shape: list[int]) -> int:
 
 
 def _pad(joined: Data, layout: Layout) -> Data:
-    """Pad the dims whose last shards are short, by repeating the last row: padding made of real values never warns."""
+    """Pad the dims whose last shards are short, by repeating the last row: padding made of real values never warns.
+
+    Dims that are broadcast (of stride 0) stay so.
+    """
     n_lanes = len(layout.lanes)
-    room = [dim.parts * dim.block if dim.is_trailing else dim.size for dim in layout.dims]
-    if tuple(room) == layout.shape:
+    room = tuple(dim.parts * dim.block if dim.is_trailing else dim.size for dim in layout.dims)
+    if room == layout.shape:
         return joined
-    out = np.empty((*joined.shape[:n_lanes], *room), joined.dtype)
+    alike = [n > 1 and stride == 0 for n, stride in zip(layout.shape, joined.strides[n_lanes:], strict=True)]
+    once = joined[(*(slice(None),) * n_lanes, *(slice(0, 1) if same else slice(None) for same in alike))]
+    wanted = tuple(1 if same else n for same, n in zip(alike, room, strict=True))
+    out = np.empty((*joined.shape[:n_lanes], *wanted), joined.dtype)
     lead = (slice(None),) * n_lanes
-    out[(*lead, *(slice(0, n) for n in layout.shape))] = joined
-    for at, (n, padded) in enumerate(zip(layout.shape, room, strict=True)):
+    out[(*lead, *(slice(0, n) for n in once.shape[n_lanes:]))] = once
+    for at, (n, padded) in enumerate(zip(once.shape[n_lanes:], wanted, strict=True)):
         if 0 < n < padded:
             before = (slice(None),) * (n_lanes + at)
             out[(*before, slice(n, padded))] = out[(*before, slice(n - 1, n))]
-    return out
+    return np.broadcast_to(out, (*joined.shape[:n_lanes], *room)) if any(alike) else out
 
 
 def _windows(joined: Data, layout: Layout, at: int) -> Data:

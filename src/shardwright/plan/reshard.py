@@ -21,7 +21,7 @@ from shardwright.mesh import Mesh, as_ints
 from shardwright.plan.rings import Reduce
 from shardwright.plan.route import MOST_STATES, SOME_STATES, Hop, change_between
 from shardwright.plan.steps import EVEN, Move, Step, is_even, merged_axes
-from shardwright.sharding import P, Sharding, as_spec, check_partial, describe, layout_of, parse_dtype, truncates
+from shardwright.sharding import P, Sharding, as_dtype, as_spec, check_partial, describe, layout_of, truncates
 
 Shape = tuple[int, ...]
 Ints = NDArray[np.int64]
@@ -148,17 +148,10 @@ def _checked_shape(shape: Sequence[int]) -> Shape:
     return sizes
 
 
-def _dtype(dtype: Any) -> "np.dtype[Any]":
-    try:
-        return np.dtype(dtype)
-    except TypeError:
-        return parse_dtype(str(dtype))
-
-
 @lru_cache(maxsize=2048)
 def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algorithm: str, permute: bool) -> ReshardPlan:
     here, there = ((s if isinstance(s, Sharding) else Sharding(mesh, s)).for_shape(shape) for s in (source, target))
-    known = _dtype(dtype)
+    known = as_dtype(dtype)
     for sharding in (here, there):
         check_partial(sharding, known)
     if permute:

@@ -1,8 +1,9 @@
 """Programs: a function traced once, its shardings propagated, its steps explicit, its communication made less, then run."""
 
+from shardwright.program.constraints import with_sharding_annotation, with_sharding_constraint
 from shardwright.program.control import cond, scan, while_loop
 from shardwright.program.explanation import Explanation, Row, explained
-from shardwright.program.jit import SJIT, explain, sjit, with_sharding_annotation, with_sharding_constraint
+from shardwright.program.jit import SJIT, explain, sjit
 from shardwright.program.lowering import lower
 from shardwright.program.measuring import measure
 from shardwright.program.node import Graph, Node, Program, Type, agree, is_move

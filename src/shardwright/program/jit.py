@@ -2,226 +2,27 @@
 
 import functools
 import inspect
+import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any
 
-import numpy as np
+import numpy as np  # noqa: F401  # in doctests
 
-from shardwright.arrays import Array, PerDevice, shard
+from shardwright.arrays import Array, PerDevice, ShapeDtype, kind_of_host, shard  # noqa: F401
+from shardwright.caches import MIB, Cache
 from shardwright.eager import current_policy, is_strict
-from shardwright.engines import engine_named
-from shardwright.errors import ArrayError, ProgramError, TraceError
+from shardwright.errors import ProgramError, RetraceWarning, TraceError
 from shardwright.mesh import Mesh, current_mesh
-from shardwright.plan import LocalShapes
-from shardwright.program.explanation import Explanation, explained
-from shardwright.program.lowering import lower
-from shardwright.program.node import Program, Type
-from shardwright.program.run import code_of, layout
-from shardwright.program.tracing import Traced, current_trace, trace
-from shardwright.rules import ShardingRule, is_array, resolved
-from shardwright.sharding import P, Sharding
+from shardwright.program.captures import Method
+from shardwright.program.constraints import Annotations, Rule, annotations, laid_out, with_sharding_constraint
+from shardwright.program.explanation import Explanation
+from shardwright.program.lowered import Lowered, is_dynamic, leaf_name, type_of
+from shardwright.program.statics import Static, is_hashable, token
+from shardwright.program.tracing import Traced, current_trace
+from shardwright.rules import ShardingRule, resolved
+from shardwright.sharding import P, layout_of
 from shardwright.trees import flatten, paths_of, unflatten
-
-Rule = Any  # a P, a Sharding, a ShardingRule, None, or a tree of them
-
-
-class Annotations:
-    """What the names of `with_sharding_annotation` stand for inside one traced function, and which were used."""
-
-    def __init__(self, rules: Mapping[str, Rule] | None) -> None:
-        self.rules = dict(rules or {})
-        self.used: set[str] = set()
-
-    def rule(self, name: str) -> Rule:
-        self.used.add(name)
-        if name not in self.rules:
-            known = ", ".join(map(repr, self.rules)) or "none"
-            raise ProgramError(
-                f"The function uses the annotation {name!r}, but annotation_shardings has {known}. Add it there, with None to "
-                f"leave it open."
-            )
-        return self.rules[name]
-
-    def check(self) -> None:
-        unused = [name for name in self.rules if name not in self.used]
-        if unused:
-            raise ProgramError(
-                f"annotation_shardings names {', '.join(map(repr, unused))}, which the function never uses; it uses "
-                f"{', '.join(map(repr, sorted(self.used))) or 'no annotation'}. Correct or remove the name."
-            )
-
-
-_annotations: ContextVar[Annotations | None] = ContextVar("annotations", default=None)
-
-
-def with_sharding_constraint(tree: Any, rule: Rule) -> Any:
-    """The same arrays, laid out as a rule says: inside `sjit` a constraint on the program, outside a reshard.
-
-    >>> x = shard(np.arange(4), Mesh(x=2), P("x"))
-    >>> with_sharding_constraint({"a": x}, P())["a"].sharding.spec
-    P(None)
-    """
-    leaves, structure = flatten(tree)
-    mesh = next((leaf.mesh for leaf in leaves if isinstance(leaf, Array)), None) or current_mesh()
-    if mesh is None:
-        raise ArrayError(
-            "with_sharding_constraint: none of the leaves is an Array, and there is no mesh. Write `with mesh:` around it."
-        )
-    found = resolved(rule, tree, mesh, "with_sharding_constraint")
-    made = [x if s is None else _laid_out(x, s) for x, s in zip(leaves, found, strict=True)]
-    return unflatten(structure, made)
-
-
-def _laid_out(x: Any, sharding: Sharding) -> Array:
-    return x.reshard(sharding) if isinstance(x, Array) else shard(x, sharding)
-
-
-def with_sharding_annotation(tree: Any, name: str) -> Any:
-    """The same arrays under a name, for which `sjit(…, annotation_shardings={name: rule})` says where they lie."""
-    known = _annotations.get()
-    if known is None:
-        raise TraceError(
-            f"The annotation {name!r} stands outside of sjit, where nothing says what it means. Run the function through "
-            f"sw.sjit(fn, annotation_shardings={{{name!r}: …}})."
-        )
-    rule = known.rule(name)
-    return tree if rule is None else with_sharding_constraint(tree, rule)
-
-
-class _Static:
-    """A static argument: one leaf, compared by value."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-class Lowered:
-    """A function lowered for one kind of arguments: its final program, and what running it takes."""
-
-    def __init__(self, jit: "SJIT", args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Mesh) -> None:
-        self.mesh = mesh
-        leaves, self._structure = flatten((args, kwargs))
-        paths = paths_of((args, kwargs))
-        self._arrays = [at for at, leaf in enumerate(leaves) if _is_dynamic(leaf)]
-        names = [_name(jit.parameters, paths[at]) for at in self._arrays]
-        given = jit.shardings_of(args, kwargs, mesh)
-        types, placed = [], []
-        for at in self._arrays:
-            leaf = leaves[at]
-            types.append(_type_of(leaf))
-            placed.append(leaf.sharding if isinstance(leaf, Array) else given[0][at])
-        traced, output = self._traced(jit, leaves, types, given, names)
-        self._output = output
-        self.program: Program = lower(traced, placed, self._out_shardings)
-        self.layouts = [None if node.type.local else layout(node) for node in self.program.inputs]
-        self.constants = list(self.program.constants.items())
-        self._results = [None if node.type.local else layout(node) for node in self.program.outputs]
-        self.code, self.nodes = code_of(self.program, [node for node, _ in self.constants])
-        engine = engine_named(mesh.engine)
-        engine.check(mesh)
-        if engine.processes > 1:  # before the first collective: one of a different program would wait for ever
-            engine.agree(self.program.fingerprint)
-        self._run = engine.compile(self.code)
-
-    def _traced(
-        self, jit: "SJIT", leaves: list[Any], types: list[Type], given: Any, names: list[str]
-    ) -> tuple[Program, Callable[[Sequence[Any]], Any]]:
-        """The traced program; constraints on arguments and outputs are part of it."""
-        shape: dict[str, Any] = {}
-        notes = Annotations(jit.annotation_shardings)
-
-        def flat(*values: Any) -> list[Any]:
-            filled = list(leaves)
-            for at, value in zip(self._arrays, values, strict=True):
-                filled[at] = value
-            result = jit.called(self._structure, jit.constrained(filled, given), notes)
-            outs, shape["tree"] = flatten(result)
-            shape["leaves"] = outs
-            shape["shardings"] = resolved(jit.out_shardings, result, self.mesh, "out_shardings")
-            return [leaf for leaf in outs if isinstance(leaf, Array | PerDevice)]
-
-        program, _ = trace(flat, types, self.mesh, names)
-        places = [at for at, leaf in enumerate(shape["leaves"]) if isinstance(leaf, Array | PerDevice)]
-        self._out_shardings = [shape["shardings"][at] for at in places]
-        fixed = [None if isinstance(leaf, Array | PerDevice) else leaf for leaf in shape["leaves"]]
-        tree = shape["tree"]
-
-        def rebuilt(arrays: Sequence[Any]) -> Any:
-            filled = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in fixed]
-            for at, array in zip(places, arrays, strict=True):
-                filled[at] = array
-            return unflatten(tree, filled)
-
-        single = len(fixed) == 1 and places == [0] and tree.is_leaf()
-        return program, (lambda arrays: arrays[0]) if single else rebuilt
-
-    def __call__(self, leaves: Sequence[Any]) -> Any:
-        """Run on the leaves of arguments of the kind that this was lowered for."""
-        made = self._run(*self.data(leaves))
-        return self._output(
-            [PerDevice.of(d) if out is None else Array.of(out, d) for out, d in zip(self._results, made, strict=True)]
-        )
-
-    def data(self, leaves: Sequence[Any]) -> list[Any]:
-        """The shards of the arguments and constants, as the program wants them."""
-        data = []
-        for at, wanted in zip(self._arrays, self.layouts, strict=True):
-            leaf = leaves[at]
-            if wanted is None:
-                data.append(leaf.lanes)
-            elif type(leaf) is Array:
-                data.append(leaf.data if leaf._layout is wanted else leaf.placed(wanted))
-            else:
-                data.append(shard(leaf, wanted.sharding).data)
-        for node, value in self.constants:  # read anew: x += 1 gives a variable another value
-            data.append(value.data if value._layout is layout(node) else value.placed(layout(node)))
-        return data
-
-    def explain(self) -> Explanation:
-        """Every step with its shardings, collectives, bytes, bound, time and memory."""
-        return explained(self.program)
-
-
-def _token(value: Any) -> Any:
-    """What tells a static value from all others: 1 from 1.0 and True, 0.0 from -0.0, and NaN is itself."""
-    if isinstance(value, float | complex):
-        return type(value), repr(value)
-    if isinstance(value, tuple):
-        return type(value), tuple(map(_token, value))
-    return type(value), value
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
-def _type_of(leaf: Any) -> Type:
-    """The type of an argument."""
-    if isinstance(leaf, PerDevice):
-        shapes = LocalShapes.of(leaf.mesh, [tensor.shape for tensor in leaf.values()])
-        return Type(shapes.largest, leaf.dtype, None, shapes)
-    return Type(tuple(leaf.shape), np.dtype(leaf.dtype))
-
-
-def _is_dynamic(leaf: Any) -> bool:
-    return isinstance(leaf, Array | PerDevice | np.ndarray | np.generic) or (
-        is_array(leaf) and hasattr(leaf, "__array__")
-    )
-
-
-def _name(parameters: Sequence[str], path: str) -> str:
-    """A leaf's name as the function knows it."""
-    kind, _, rest = path.partition("/")
-    at, _, inner = rest.partition("/")
-    head = at if kind == "1" else parameters[int(at)] if int(at) < len(parameters) else f"argument {at}"
-    return f"{head}/{inner}" if inner else head
 
 
 class SJIT:
@@ -248,7 +49,10 @@ class SJIT:
         self._more = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
         self._static_numbers, self._static_names = self._statics(options["static_argnums"], options["static_argnames"])
         self._donated = self._numbers(options["donate_argnums"], "donate_argnums")
-        self._cache: dict[Any, Lowered] = {}
+        self._cache: Cache[Any, Lowered] = Cache(limit=64 * MIB, size=lambda lowered: lowered.footprint)
+        self._last: _Seen | None = None
+        self._numbers_seen: OrderedDict[Any, set[tuple[Any, ...]]] = OrderedDict()
+        self._programs: OrderedDict[int, tuple[Any, SJIT]] = OrderedDict()  # of methods, by object
 
     # -- which arguments are static ---------------------------------------------------------------------------------
 
@@ -276,8 +80,8 @@ class SJIT:
     def _wrapped(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if not self._static_names and not self._static_numbers:
             return args, kwargs
-        wrapped = tuple(_Static(x) if at in self._static_numbers else x for at, x in enumerate(args))
-        return wrapped, {name: _Static(x) if name in self._static_names else x for name, x in kwargs.items()}
+        wrapped = tuple(Static(x) if at in self._static_numbers else x for at, x in enumerate(args))
+        return wrapped, {name: Static(x) if name in self._static_names else x for name, x in kwargs.items()}
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -286,22 +90,71 @@ class SJIT:
         leaves, structure = flatten((wrapped, named))
         if current_trace() is not None:
             return self._inlined(leaves, structure, wrapped, named)
-        result = self._found(leaves, structure, wrapped, named)(leaves)
+        last = self._last
+        if last is None or not last.fits(leaves, structure, self._around()):
+            last = self._found(leaves, structure, wrapped, named)
+        lowered = last.lowered
+        outside = lowered.arrays() if lowered.captured else ()
+        if outside is None:
+            lowered = self._traced_anew(last, leaves, wrapped, named)
+            outside = [known.array for known in lowered.captured]
+        result = lowered(leaves, outside)
         if self._donated:
             self._give_away(args, kwargs)
         return result
 
-    def _found(self, leaves: Sequence[Any], structure: Any, args: Any, kwargs: Any) -> Lowered:
+    def _around(self) -> tuple[Any, ...]:
+        """What a program depends on beside its arguments."""
+        return is_strict(), current_policy(), self.mesh or current_mesh()
+
+    def _found(self, leaves: Sequence[Any], structure: Any, args: Any, kwargs: Any) -> "_Seen":
         """The program for arguments of this kind."""
-        key = self._key(leaves, structure)
+        around = self._around()
+        key = (structure, around, *self._key(leaves))
         try:
             found = self._cache.get(key)
         except TypeError:
             self._refuse_unhashable(leaves, structure)
             raise
         if found is None:
-            found = self._cache[key] = Lowered(self, args, kwargs, self._mesh(leaves))
-        return found
+            self._mind_numbers(leaves, structure)
+            found = Lowered(self, args, kwargs, self._mesh(leaves))
+            self._cache.put(key, found)
+        self._last = _Seen(key, found, leaves, structure, around)
+        return self._last
+
+    def _traced_anew(self, last: "_Seen", leaves: Sequence[Any], args: Any, kwargs: Any) -> Lowered:
+        """The program once more, since an array from outside is no longer the one it was, or of its kind."""
+        lowered = Lowered(self, args, kwargs, self._mesh(leaves))
+        self._cache.put(last.key, lowered)
+        last.lowered = lowered
+        return lowered
+
+    def _mind_numbers(self, leaves: Sequence[Any], structure: Any) -> None:
+        """Say so, once, if ever new numbers make ever new programs."""
+        numbers = tuple([leaf for leaf in leaves if type(leaf) in (int, float, complex)])
+        if not numbers:
+            return
+        rest = (structure, *self._key([None if type(leaf) in (int, float, complex) else leaf for leaf in leaves]))
+        seen = self._numbers_seen.setdefault(rest, set())
+        self._numbers_seen.move_to_end(rest)
+        if len(self._numbers_seen) > MOST_FORMS:
+            self._numbers_seen.popitem(last=False)
+        if len(seen) > MANY:
+            return
+        seen.add(numbers)
+        if len(seen) > MANY:
+            paths = paths_of(unflatten(structure, list(leaves)))
+            at = [i for i, leaf in enumerate(leaves) if type(leaf) in (int, float, complex)]
+            varied = [i for n, i in enumerate(at) if len({some[n] for some in seen}) > MANY // 2]
+            names = ", ".join(leaf_name(self.parameters, paths[i]) for i in varied or at)
+            warnings.warn(
+                f"{self.__name__} was traced {len(seen)} times for calls that differ only in the Python numbers {names}. Each "
+                f"value has a program of its own, and the least recently used are forgotten. Pass an array or a NumPy "
+                f"scalar, np.float32(…), and one program serves all values.",
+                RetraceWarning,
+                stacklevel=4,
+            )
 
     def _inlined(self, leaves: Sequence[Any], structure: Any, args: Any, kwargs: Any) -> Any:
         """The function as a part of the program that is being traced, with the shardings it was given."""
@@ -317,44 +170,46 @@ class SJIT:
         for leaf, first, second in zip(leaves, *given, strict=True):
             for sharding in (first, second):
                 if sharding is not None:
-                    leaf = _laid_out(leaf, sharding)
+                    leaf = laid_out(leaf, sharding)
             result.append(leaf)
         return result
 
     def called(self, structure: Any, leaves: Sequence[Any], notes: Annotations) -> Any:
         """The function on arguments given by their leaves."""
-        args, kwargs = unflatten(structure, [leaf.value if isinstance(leaf, _Static) else leaf for leaf in leaves])
-        token = _annotations.set(notes)
+        args, kwargs = unflatten(structure, [leaf.value if isinstance(leaf, Static) else leaf for leaf in leaves])
+        token = annotations.set(notes)
         try:
             result = self.function(*args, **kwargs)
         finally:
-            _annotations.reset(token)
+            annotations.reset(token)
         notes.check()
         return result
 
-    def _key(self, leaves: Sequence[Any], structure: Any) -> Any:
-        parts: list[Any] = [structure, is_strict(), current_policy(), self.mesh or current_mesh()]
+    def _key(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        """What is equal for arguments that one program serves."""
+        parts: list[Any] = []
         for leaf in leaves:
             kind = type(leaf)
             if kind is Array:
                 parts += (leaf._layout, leaf._dtype)
             elif isinstance(leaf, PerDevice):
-                parts.append(_type_of(leaf))
-            elif kind is _Static:
-                parts.append((_Static, _token(leaf.value)))
-            elif _is_dynamic(leaf):
-                parts += (tuple(leaf.shape), leaf.dtype)
+                parts.append(type_of(leaf))
+            elif kind is Static:
+                parts.append((Static, token(leaf.value)))
+            elif is_dynamic(leaf):
+                shape, dtype, sharding = kind_of_host(leaf)
+                parts += (shape if sharding is None else layout_of(sharding, shape), dtype)
             else:
-                parts.append(_token(leaf))
+                parts.append(token(leaf))
         return tuple(parts)
 
     def _refuse_unhashable(self, leaves: Sequence[Any], structure: Any) -> None:
         paths = paths_of(unflatten(structure, list(leaves)))
         for path, leaf in zip(paths, leaves, strict=True):
-            value = leaf.value if isinstance(leaf, _Static) else leaf
-            if (_is_dynamic(value) and not isinstance(leaf, _Static)) or _hashable(_token(value)):
+            value = leaf.value if isinstance(leaf, Static) else leaf
+            if (is_dynamic(value) and not isinstance(leaf, Static)) or is_hashable(value):
                 continue
-            name = _name(self.parameters, path)
+            name = leaf_name(self.parameters, path)
             raise ProgramError(
                 f"{self.__name__}: the static argument {name!r} is a {type(value).__name__}, which can't be hashed, so "
                 f"calls can't be told apart. Give a tuple instead of a list, or an array that is not static."
@@ -362,6 +217,7 @@ class SJIT:
 
     def _mesh(self, leaves: Sequence[Any]) -> Mesh:
         meshes = [leaf.mesh for leaf in leaves if isinstance(leaf, Array | PerDevice)]
+        meshes += [leaf.sharding.mesh for leaf in leaves if isinstance(leaf, ShapeDtype) and leaf.sharding is not None]
         mesh = self.mesh or (meshes[0] if meshes else None) or current_mesh()
         if mesh is None:
             raise ProgramError(
@@ -391,7 +247,8 @@ class SJIT:
             raise TraceError(
                 f"{self.__name__}.lower: an argument stands for a value of a program that is being traced."
             )
-        return self._found(leaves, structure, wrapped, named)
+        found = self._found(leaves, structure, wrapped, named)
+        return found.lowered if found.lowered.arrays() is not None else self._traced_anew(found, leaves, wrapped, named)
 
     def leaves(self, *args: Any, **kwargs: Any) -> list[Any]:
         """The leaves of arguments, in the order that a lowered function takes them."""
@@ -405,11 +262,22 @@ class SJIT:
         """A method: the program of one object, whose arguments are those after `self`."""
         if instance is None:
             return self
-        kept = getattr(instance, "__dict__", {})  # an object keeps its own programs, and takes them along when it goes
-        name = f"__sjit_{self.__name__}_{id(self)}"
-        if name not in kept:
-            kept[name] = SJIT(self.function.__get__(instance), self._options)
-        return kept[name]
+        known = self._programs.get(id(instance))
+        if known is None or known[0]() is not instance:
+            method = Method(self.function, instance)
+            known = self._programs[id(instance)] = method.owner, SJIT(method, self._options)
+            gone = [number for number, (of, _) in self._programs.items() if of() is None]
+            for number in gone:
+                del self._programs[number]
+            if len(self._programs) > MOST_OBJECTS:
+                self._programs.popitem(last=False)
+        return Bound(known[1], instance)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SJIT, (self.function, self._options)
+
+    def __deepcopy__(self, memo: object) -> "SJIT":
+        return self  # programs know nothing that could change
 
     # -- shardings of arguments -----------------------------------------------------------------------------------------
 
@@ -443,11 +311,11 @@ class SJIT:
                 f"{', '.join(map(repr, self.parameters))}. Use their names, or a tuple with one entry each."
             )
         if not isinstance(given, tuple | list) or isinstance(given, P):
-            return [None if isinstance(x, _Static) else given for x in args], dict.fromkeys(kwargs, given)
+            return [None if isinstance(x, Static) else given for x in args], dict.fromkeys(kwargs, given)
         if kwargs and len(given) == len(self.parameters):  # one per parameter, however they are passed
             named = dict(zip(self.parameters, given, strict=True))
             return list(given[: len(args)]), named
-        dynamic = [i for i, x in enumerate(args) if not isinstance(x, _Static)]
+        dynamic = [i for i, x in enumerate(args) if not isinstance(x, Static)]
         if len(given) == len(args):
             return list(given), {}
         if len(given) == len(dynamic):
@@ -457,6 +325,51 @@ class SJIT:
             f"{self.__name__}: {what} has {len(given)} entries for {len(args)} arguments, {len(dynamic)} of them not static. "
             f"Give one per argument (None leaves it open), or one for all."
         )
+
+
+MANY = 32  # programs that differ in numbers only before that is said
+MOST_FORMS = 16  # of calls whose numbers are watched
+MOST_OBJECTS = 4096  # whose methods' programs are kept
+
+
+class _Seen:
+    """The last call: what it was called with, and its program."""
+
+    __slots__ = ("around", "dtypes", "key", "layouts", "lowered", "structure")
+
+    def __init__(
+        self, key: Any, lowered: Lowered, leaves: Sequence[Any], structure: Any, around: tuple[Any, ...]
+    ) -> None:
+        self.key, self.lowered, self.structure, self.around = key, lowered, structure, around
+        plain = lowered.in_place and all(type(leaf) is Array for leaf in leaves)
+        self.layouts = [leaf._layout for leaf in leaves] if plain else None
+        self.dtypes = [leaf._dtype for leaf in leaves] if plain else None
+
+    def fits(self, leaves: Sequence[Any], structure: Any, around: tuple[Any, ...]) -> bool:
+        """Whether a call is of the same kind: only asked of calls on arrays alone, and cheaper than a key."""
+        if self.layouts is None or len(leaves) != len(self.layouts) or around != self.around:
+            return False
+        try:
+            same = [leaf._layout for leaf in leaves] == self.layouts and [leaf._dtype for leaf in leaves] == self.dtypes
+        except AttributeError:
+            return False
+        return same and structure == self.structure
+
+
+class Bound:
+    """A jitted method of one object: the object's own programs, whose arguments are those after `self`."""
+
+    def __init__(self, program: SJIT, instance: Any) -> None:
+        self.program, self.__self__, self.__doc__ = program, instance, program.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.program(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.program, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.__self__, self.program.__name__)
 
 
 def sjit(
@@ -519,9 +432,11 @@ def lowered_for(
     function: Callable[..., Any], what: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Lowered, list[Any]]:
     """A function lowered for arguments, and their leaves."""
+    if isinstance(function, Bound):
+        function = function.program
     known = function if isinstance(function, SJIT) else sjit(function)
     leaves = known.leaves(*args, **kwargs)
-    if not any(_is_dynamic(leaf) for leaf in leaves):
+    if not any(is_dynamic(leaf) for leaf in leaves):
         raise ProgramError(
             f"{what} traces what a function does with its arguments, and {known.__name__} got no array. Pass the arrays it "
             f"works on: {what}(lambda x, w: x @ w, x, w)."

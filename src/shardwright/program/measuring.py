@@ -8,7 +8,7 @@ from shardwright.plan import Code, Instruction, parts_of
 from shardwright.program.explanation import Explanation, Ran, explained
 from shardwright.program.jit import lowered_for
 from shardwright.program.node import Node, programs_in
-from shardwright.program.run import code_of, layout
+from shardwright.program.run import code_of
 
 
 def measure(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
@@ -32,10 +32,10 @@ def measure(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     engine.check(lowered.mesh)
     ran = Ran()
     here = engine_named(lowered.mesh.engine)
-    layouts = [*lowered.layouts, *(layout(node) for node, _ in lowered.constants)]
+    layouts = [*lowered.layouts, *lowered.constants]
     data = [
         x if there is None else engine.assemble([here.shard(x, there, p) for p in range(there.mesh.size)], there)
-        for x, there in zip(lowered.data(leaves), layouts, strict=True)
+        for x, there in zip(lowered.data(leaves, [known.array for known in lowered.captured]), layouts, strict=True)
     ]
     nodes = _nodes_of(lowered.code, lowered.nodes)
 

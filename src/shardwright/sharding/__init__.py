@@ -1,7 +1,7 @@
 """Which device holds which part of a tensor: `P`, `Sharding`, its layout for a shape, and the notation."""
 
 from shardwright.sharding.layout import DimLayout, Layout, View, layout_of
-from shardwright.sharding.notation import describe, dtype_name, parse, parse_dtype
+from shardwright.sharding.notation import as_dtype, describe, dtype_name, parse
 from shardwright.sharding.partial import check_partial, kept_partial, truncates
 from shardwright.sharding.reductions import REDUCTIONS, Reduction, is_number
 from shardwright.sharding.sharding import Sharding, block_size, usual_offsets
@@ -15,6 +15,7 @@ __all__ = [
     "Reduction",
     "Sharding",
     "View",
+    "as_dtype",
     "as_spec",
     "block_size",
     "check_partial",
@@ -24,7 +25,6 @@ __all__ = [
     "kept_partial",
     "layout_of",
     "parse",
-    "parse_dtype",
     "truncates",
     "usual_offsets",
 ]

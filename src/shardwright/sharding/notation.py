@@ -9,6 +9,7 @@ axis    := name | name ":(" pre ")" size
 import re
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,18 @@ def dtype_name(dtype: object) -> str:
     """
     name: str = np.dtype(dtype).name  # type: ignore[call-overload]  # anything NumPy accepts as a dtype
     return _SHORT.get(name, name)
+
+
+def as_dtype(dtype: Any) -> "np.dtype[np.generic]":
+    """NumPy's dtype for what people write: its own, a name such as "bfloat16", torch's or JAX's.
+
+    >>> as_dtype("bfloat16").itemsize
+    2
+    """
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        return parse_dtype(str(dtype).removeprefix("torch."))
 
 
 def describe(sharding: Sharding, shape: tuple[int, ...], dtype: object) -> str:

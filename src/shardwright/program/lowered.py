@@ -1,0 +1,180 @@
+"""`Lowered`: a function lowered for one kind of arguments, and what running it takes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from shardwright.arrays import Array, PerDevice, is_abstract, is_tensor, kind_of_host, shard
+from shardwright.engines import engine_named
+from shardwright.errors import ProgramError
+from shardwright.mesh import Mesh
+from shardwright.plan import LocalShapes
+from shardwright.program.captures import captured
+from shardwright.program.constraints import Annotations
+from shardwright.program.explanation import Explanation, explained
+from shardwright.program.lowering import lower
+from shardwright.program.node import Program, Type
+from shardwright.program.run import code_of, layout
+from shardwright.program.tracing import trace
+from shardwright.rules import resolved
+from shardwright.sharding import Sharding
+from shardwright.trees import flatten, paths_of, unflatten
+
+
+class Jitted(Protocol):
+    """What is needed of a jitted function."""
+
+    __name__: str
+    function: Callable[..., Any]
+    parameters: list[str]
+    out_shardings: Any
+    annotation_shardings: Any
+
+    def shardings_of(self, args: Any, kwargs: Any, mesh: Mesh) -> tuple[list[Any], list[Any]]: ...
+    def constrained(self, leaves: Sequence[Any], given: Any) -> list[Any]: ...
+    def called(self, structure: Any, leaves: Sequence[Any], notes: Annotations) -> Any: ...
+
+
+class Lowered:
+    """A function lowered for one kind of arguments: its final program, and what running it takes."""
+
+    def __init__(self, jit: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Mesh) -> None:
+        self.mesh = mesh
+        leaves, self._structure = flatten((args, kwargs))
+        paths = paths_of((args, kwargs))
+        self._arrays = [at for at, leaf in enumerate(leaves) if is_dynamic(leaf)]
+        names = [leaf_name(jit.parameters, paths[at]) for at in self._arrays]
+        given = jit.shardings_of(args, kwargs, mesh)
+        types, placed = [], []
+        for at in self._arrays:
+            leaf = leaves[at]
+            types.append(type_of(leaf))
+            placed.append(_sharding_of(leaf) or given[0][at])
+        traced, output = self._traced(jit, leaves, types, given, names)
+        self._output = output
+        self.program: Program = lower(traced, placed, self._out_shardings)
+        self.layouts = [None if node.type.local else layout(node) for node in self.program.inputs]
+        constants = list(self.program.constants.items())
+        self.constants = [layout(node) for node, _ in constants]
+        self.captured = captured(jit.function, [array for _, array in constants])
+        self._results = [None if node.type.local else layout(node) for node in self.program.outputs]
+        self.code, self.nodes = code_of(self.program, [node for node, _ in constants])
+        engine = engine_named(mesh.engine)
+        engine.check(mesh)
+        if engine.processes > 1:  # before the first collective: one of a different program would wait for ever
+            engine.agree(self.program.fingerprint)
+        self._run = engine.compile(self.code)
+        # Where all arguments are arrays that already lie where the program wants them, a call only looks at these.
+        plain = len(self._arrays) == len(leaves) and all(type(leaf) is Array for leaf in leaves)
+        given_layouts = [leaf._layout for leaf in leaves] if plain else []
+        self.in_place = plain and given_layouts == self.layouts
+
+    @property
+    def footprint(self) -> int:
+        """About how many bytes it takes."""
+        stages = {id(program): program for program in (self.program, *self.program.stages.values())}
+        return 4000 + 2500 * sum(len(program.nodes) for program in stages.values())
+
+    def _traced(
+        self, jit: Jitted, leaves: list[Any], types: list[Type], given: Any, names: list[str]
+    ) -> tuple[Program, Callable[[Sequence[Any]], Any]]:
+        """The traced program; constraints on arguments and outputs are part of it."""
+        shape: dict[str, Any] = {}
+        notes = Annotations(jit.annotation_shardings)
+
+        def flat(*values: Any) -> list[Any]:
+            filled = list(leaves)
+            for at, value in zip(self._arrays, values, strict=True):
+                filled[at] = value
+            result = jit.called(self._structure, jit.constrained(filled, given), notes)
+            outs, shape["tree"] = flatten(result)
+            shape["leaves"] = outs
+            shape["shardings"] = resolved(jit.out_shardings, result, self.mesh, "out_shardings")
+            return [leaf for leaf in outs if isinstance(leaf, Array | PerDevice)]
+
+        program, _ = trace(flat, types, self.mesh, names)
+        places = [at for at, leaf in enumerate(shape["leaves"]) if isinstance(leaf, Array | PerDevice)]
+        self._out_shardings = [shape["shardings"][at] for at in places]
+        fixed = [None if isinstance(leaf, Array | PerDevice) else leaf for leaf in shape["leaves"]]
+        tree = shape["tree"]
+
+        def rebuilt(arrays: Sequence[Any]) -> Any:
+            filled = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in fixed]
+            for at, array in zip(places, arrays, strict=True):
+                filled[at] = array
+            return unflatten(tree, filled)
+
+        single = len(fixed) == 1 and places == [0] and tree.is_leaf()
+        return program, (lambda arrays: arrays[0]) if single else rebuilt
+
+    def arrays(self) -> list[Array] | None:
+        """The arrays from outside, as they are now; None if the function must be traced anew to know."""
+        found = [outside.now() for outside in self.captured]
+        return None if any(array is None for array in found) else found  # type: ignore[return-value]
+
+    def __call__(self, leaves: Sequence[Any], outside: Sequence[Array]) -> Any:
+        """Run on the leaves of arguments of the kind that this was lowered for, and on arrays from outside."""
+        made = self._run(*self.data(leaves, outside))
+        return self._output(
+            [PerDevice.of(d) if out is None else Array.of(out, d) for out, d in zip(self._results, made, strict=True)]
+        )
+
+    def data(self, leaves: Sequence[Any], outside: Sequence[Array]) -> list[Any]:
+        """The shards of the arguments and of arrays from outside, as the program wants them."""
+        if self.in_place:
+            data = [leaf._data for leaf in leaves]
+            for at, x in enumerate(data):
+                if x is None:  # a product that waits for its reduction
+                    data[at] = leaves[at].data
+        else:
+            data = [_placed(leaves[at], wanted) for at, wanted in zip(self._arrays, self.layouts, strict=True)]
+        data += [_placed(array, wanted) for array, wanted in zip(outside, self.constants, strict=True)]
+        return data
+
+    def explain(self) -> Explanation:
+        """Every step with its shardings, collectives, bytes, bound, time and memory."""
+        return explained(self.program)
+
+
+def _placed(leaf: Any, wanted: Any) -> Any:
+    """The data of an argument where the program wants it."""
+    if wanted is None:
+        return leaf.lanes
+    if type(leaf) is Array:
+        return leaf.data if leaf._layout is wanted else leaf.placed(wanted)
+    if is_abstract(leaf):
+        raise ProgramError(
+            f"{leaf!r} has no elements, so the program can be lowered and explained for it but not run. Pass an array."
+        )
+    return shard(leaf, wanted.sharding).data
+
+
+def _sharding_of(leaf: Any) -> Sharding | None:
+    if isinstance(leaf, Array):
+        return leaf.sharding
+    return None if isinstance(leaf, PerDevice) else kind_of_host(leaf)[2]
+
+
+def type_of(leaf: Any) -> Type:
+    """The type of an argument."""
+    if isinstance(leaf, Array):
+        return Type(leaf.shape, leaf.dtype)
+    if isinstance(leaf, PerDevice):
+        shapes = LocalShapes.of(leaf.mesh, [tensor.shape for tensor in leaf.values()])
+        return Type(shapes.largest, leaf.dtype, None, shapes)
+    shape, dtype, _ = kind_of_host(leaf)
+    return Type(shape, dtype)
+
+
+def is_dynamic(leaf: Any) -> bool:
+    """Whether a leaf is an argument of the program; all others are static."""
+    return isinstance(leaf, Array | PerDevice) or is_tensor(leaf)
+
+
+def leaf_name(parameters: Sequence[str], path: str) -> str:
+    """A leaf's name as the function knows it."""
+    kind, _, rest = path.partition("/")
+    at, _, inner = rest.partition("/")
+    head = at if kind == "1" else parameters[int(at)] if int(at) < len(parameters) else f"argument {at}"
+    return f"{head}/{inner}" if inner else head

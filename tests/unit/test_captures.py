@@ -1,0 +1,242 @@
+"""Arrays from outside are read anew at every call; objects with jitted methods can be copied; statics are told apart."""
+
+import copy
+import functools
+import gc
+import pickle
+import warnings
+import weakref
+from dataclasses import dataclass
+from decimal import Decimal
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from helpers import assert_same
+from shardwright import P
+from shardwright.errors import RetraceWarning
+from shardwright.program.statics import token
+
+MESH = sw.Mesh(x=4)
+
+
+def vector(start=0.0, size=8):
+    return sw.shard(np.arange(start, start + size), MESH, P("x"))
+
+
+class Model:
+    def __init__(self, w):
+        self.w = w
+        self.layers = [{"w": w * 2}]
+
+    @sw.sjit
+    def step(self, x):
+        """x + w."""
+        return x + self.w
+
+    @sw.sjit
+    def deep(self, x):
+        return x + self.layers[0]["w"]
+
+
+class Slotted:
+    __slots__ = ("w",)
+
+    def __init__(self, w):
+        self.w = w
+
+    @sw.sjit
+    def step(self, x):
+        return x * self.w
+
+
+GLOBAL = vector(1)
+TREE = {"a": [vector(1)]}
+
+
+def test_a_rebound_attribute_is_read():
+    model, x = Model(vector(1)), vector()
+    assert_same(model.step(x), np.arange(8.0) * 2 + 1)
+    assert_same(model.deep(x), np.arange(8.0) * 3 + 2)
+    model.w = vector(100)
+    model.layers[0]["w"] = vector(7)
+    assert_same(model.step(x), np.arange(8.0) * 2 + 100)
+    assert_same(model.deep(x), np.arange(8.0) * 2 + 7)
+    model.w += 1
+    assert_same(model.step(x), np.arange(8.0) * 2 + 101)
+    assert model.step.cache_size() == 1
+
+
+def test_an_attribute_of_another_kind_is_traced_anew():
+    model, x = Model(vector(1)), vector()
+    model.step(x)
+    model.w = sw.replicate(np.full(8, 5.0), MESH)
+    assert_same(model.step(x), np.arange(8.0) + 5)
+    model.w = vector(1).astype(np.float32)
+    assert_same(model.step(x), np.arange(8.0) * 2 + 1)
+    model.w = 3.0
+    assert_same(model.step(x), np.arange(8.0) + 3)
+
+
+def test_variables_of_enclosing_functions_and_globals_are_read():
+    global GLOBAL
+    w, tree = vector(1), {"b": vector(2)}
+    holder = SimpleNamespace(inner=(vector(3),))
+    step = sw.sjit(lambda x: x + w + tree["b"] + holder.inner[0] + GLOBAL + TREE["a"][0])
+    x = vector()
+    expected = np.arange(8.0) * 6 + 1 + 2 + 3 + 1 + 1
+    assert_same(step(x), expected)
+    w = vector(11)
+    assert_same(step(x), expected + 10)
+    tree["b"] = vector(12)
+    assert_same(step(x), expected + 20)
+    holder.inner = (vector(13),)
+    assert_same(step(x), expected + 30)
+    before, GLOBAL = GLOBAL, vector(11)
+    assert_same(step(x), expected + 40)
+    GLOBAL = before
+    TREE["a"][0] = vector(11)
+    assert_same(step(x), expected + 40)
+    assert step.cache_size() == 1
+
+
+def test_arrays_that_inner_functions_defaults_and_partials_hold_are_read():
+    def inner(x):
+        return x * w
+
+    def outer(x, bias=None, *, table=None):
+        return inner(x) + table["t"]
+
+    outer.__kwdefaults__["table"] = {"t": vector(2)}
+    w = vector(1)
+    step = sw.sjit(outer)
+    base = np.arange(8.0)
+    assert_same(step(vector()), base * (base + 1) + base + 2)
+    w = vector(3)
+    outer.__kwdefaults__["table"]["t"] = vector(5)
+    assert_same(step(vector()), base * (base + 3) + base + 5)
+    held = [vector(1)]
+    part = sw.sjit(functools.partial(lambda held, x: x + held[0], held))
+    assert_same(part(vector()), base * 2 + 1)
+    held[0] = vector(4)
+    assert_same(part(vector()), base * 2 + 4)
+
+
+def test_two_names_for_one_array_are_told_apart_once_they_differ():
+    first = second = vector(1)
+    step = sw.sjit(lambda x: x + first if x.ndim else second)
+    assert_same(step(vector()), np.arange(8.0) * 2 + 1)
+    second = vector(50)
+    assert_same(step(vector()), np.arange(8.0) * 2 + 1)
+    first = vector(2)
+    assert_same(step(vector()), np.arange(8.0) * 2 + 2)
+    assert second.tolist()[0] == 50
+
+
+def test_jitted_functions_inside_jitted_functions_read_anew():
+    model = Model(vector(1))
+    outer = sw.sjit(lambda x: model.step(x) * 2)
+    assert_same(outer(vector()), (np.arange(8.0) * 2 + 1) * 2)
+    model.w = vector(4)
+    assert_same(outer(vector()), (np.arange(8.0) * 2 + 4) * 2)
+
+
+@pytest.mark.parametrize("cls", [Model, Slotted])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copied_object_runs_its_own_program(cls, copied):
+    one = cls(vector(1))
+    expected = np.asarray(one.step(vector()))
+    other = copied(one)
+    assert_same(other.step(vector()), expected)
+    other.w = vector(100)
+    assert not np.array_equal(np.asarray(other.step(vector())), expected)
+    assert_same(one.step(vector()), expected)
+
+
+def test_a_method_keeps_its_object_and_its_programs_do_not():
+    method = Model(vector(1)).step
+    gc.collect()
+    assert_same(method(vector()), np.arange(8.0) * 2 + 1)
+    assert method.__doc__ == "x + w."
+    assert sw.explain(method, vector()).rows
+    gone = weakref.ref(method.__self__)
+    del method
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_jitted_function_is_copied_and_pickled_by_what_it_wraps():
+    step = sw.sjit(_twice, mesh=MESH)
+    again = pickle.loads(pickle.dumps(step))
+    assert_same(again(vector()), np.arange(8.0) * 2)
+    assert copy.deepcopy({"f": step})["f"] is step
+
+
+def _twice(x):
+    return x * 2
+
+
+# -- statics --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class C:
+    value: object
+
+
+class Own:
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return isinstance(other, Own) and self.value == other.value
+
+    def __hash__(self):
+        return hash(self.value)
+
+
+@pytest.mark.parametrize("wrap", [lambda v: v, C, Own, lambda v: (v,), lambda v: C((v, "a")), lambda v: frozenset({v})])
+def test_statics_inside_values_have_programs_of_their_own(wrap):
+    def described(x, s):
+        inner = s
+        while not isinstance(inner, bool | int | float):
+            inner = next(iter(inner)) if isinstance(inner, tuple | frozenset) else inner.value
+        return x + (1.0 if isinstance(inner, bool) else 2.0 if isinstance(inner, int) else 4.0 + np.copysign(1, inner))
+
+    step = sw.sjit(described, static_argnums=1)
+    found = [step(vector(), wrap(value)).tolist()[0] for value in (1, 1.0, True, 0.0, -0.0, 1)]
+    assert found == [2, 5, 1, 5, 3, 2]
+    assert step.cache_size() == 5
+
+
+def test_tokens_tell_values_apart():
+    alike = [
+        (1, 1.0, True),
+        (0.0, -0.0),
+        (Decimal("1.0"), Decimal("1.00")),
+        (C(1), C(1.0)),
+        ("a", b"a"),
+        ((), frozenset()),
+    ]
+    for values in alike:
+        assert len({token(value) for value in values}) == len(values)
+    assert token(C((1, 2))) == token(C((1, 2)))
+    assert token(float("nan")) == token(float("nan"))
+
+
+def test_ever_new_numbers_are_warned_of_once():
+    step = sw.sjit(lambda x, lr, n: x * lr + n)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for at in range(80):
+            assert step(vector(1), at / 7, 2).tolist()[0] == at / 7 + 2
+    (warning,) = seen
+    assert warning.category is RetraceWarning
+    assert warning.filename == __file__
+    assert "traced 33 times for calls that differ only in the Python numbers lr." in str(warning.message)
+    one = sw.sjit(lambda x, lr: x * lr)
+    for at in range(80):
+        one(vector(), np.float64(at))
+    assert one.cache_size() == 1
