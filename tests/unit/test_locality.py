@@ -21,9 +21,12 @@ from helpers import assert_same
 from shardwright import P, nn, random
 from shardwright.caches import Cache
 from shardwright.eager import calls as eager_calls
-from shardwright.engines.stacked import FASTER, Stacked
+from shardwright.engines import whole
+from shardwright.engines.stacked import Stacked
+from shardwright.engines.whole import DIRECT, whole_operation
 from shardwright.kernels import KERNELS, run
-from shardwright.ops import Attrs, is_small
+from shardwright.ops import OPS, Attrs, is_small
+from shardwright.plan import OperationPlan
 from strategies import meshes, shardings
 
 DYNAMIC = {"nonzero", "masked", "unique", "index", "repeat"}
@@ -152,8 +155,7 @@ def calls():
 
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"), MESH:
         patch.setattr(Stacked, "local", local)
-        patch.setattr(Stacked, "plain", lambda *_: None)  # every kernel passes through `local`
-        patch.setattr(Stacked, "fuses", False)
+        patch.setattr(Stacked, "fuses", False)  # every kernel passes through `local`
         # Plans prepared elsewhere skip `local`; those prepared here are slow.
         patch.setattr(eager_calls, "_ready", Cache(limit=2**26, size=lambda ready: 1))
         run_others()
@@ -204,8 +206,6 @@ def assert_alike(name, actual, expected):
 def check_lanes(local, data):
     """The kernel on all lanes gives what it gives on each device's shards alone."""
     results = ENGINE.local(local, data)
-    for result, layout in zip(results, local.results, strict=True):
-        assert result.shape == (*layout.lane_shape, *layout.local_shape)
     for place in range(mesh_size(local)):
         alone = run(local.call.at(place), shards_at(local, data, place))
         for actual, expected in zip(alone, results_at(local, results, place), strict=True):
@@ -232,13 +232,10 @@ def spoiled(local, data, place, rng):
     for operand, x in enumerate(data):
         if isinstance(x, np.ndarray):
             layout = next(layouts)
-            coords = np.unravel_index(place, layout.full_shape)
-            lanes = (int(i) if n > 1 else 0 for i, n in zip(coords, layout.lane_shape, strict=True))
-            own = (*lanes, *(slice(0, n) for n in layout.at(place).local_shape))
             other = x.copy(order="K")  # the same order in memory: sums round alike
             other[...] = garbage(local, operand, x, rng)
-            other[own] = x[own]
-            lost += math.prod(layout.local_shape) * (math.prod(layout.lane_shape) - 1)
+            ENGINE.shard(other, layout, place)[...] = ENGINE.shard(x, layout, place)
+            lost += other.size - math.prod(layout.at(place).local_shape)
             x = other
         result.append(x)
     return result, lost
@@ -275,11 +272,22 @@ def test_a_kernel_is_local(calls, name):
     assert lost > 0 or name in FROM_NOTHING, "no call had data on other devices"
 
 
-@pytest.mark.parametrize("name", sorted(FASTER))
-def test_what_an_engine_replaces_is_local_too(calls, monkeypatch, name):
-    """The engine's own function was compared above; here the kernel itself runs on lanes."""
-    monkeypatch.delitem(FASTER, name)
-    test_a_kernel_is_local(calls, name)
+@pytest.mark.parametrize("name", sorted(DIRECT))
+def test_what_runs_in_place_of_a_kernel_gives_the_same(calls, monkeypatch, name):
+    """On whole tensors, for every call that was recorded: the function, and the kernel that it stands for."""
+    for local, data in calls[name]:
+        if not all(layout.is_plain for layout in local.operands):
+            continue
+        given = iter(zip(local.operands, local.call.dtypes, strict=True))
+        kinds = [next(given) if isinstance(x, np.ndarray) else x for x in data]
+        plan = OperationPlan(OPS[name], kinds, Attrs(**local.call.attrs))
+        whole._functions.clear()
+        direct = whole_operation(plan)(*data)
+        with monkeypatch.context() as patch:
+            patch.delitem(DIRECT, name)
+            whole._functions.clear()
+            kernels = whole_operation(plan)(*data)
+        assert_alike(name, np.asarray(direct), np.asarray(kernels))
 
 
 def leaks_always(call, x):
@@ -292,12 +300,12 @@ def leaks_what_is_not_finite(call, x):
 
 
 def reads_padding(call, x):
-    return -x + 0 * np.max(x, axis=tuple(range(call.n, x.ndim)), keepdims=True)
+    return -x + x.shape[-2]
 
 
 @pytest.mark.parametrize(
     ("fake", "check"),
-    [(leaks_always, check_lanes), (leaks_what_is_not_finite, check_garbage), (reads_padding, check_garbage)],
+    [(leaks_always, check_lanes), (leaks_what_is_not_finite, check_garbage), (reads_padding, check_lanes)],
 )
 def test_the_check_can_fail(calls, monkeypatch, fake, check):
     local, data = calls["negative"][0]
@@ -384,11 +392,10 @@ def replayed(calls):
 
 def check_space(space, local, data, traced):
     """The kernel in another namespace, traced or not, gives what it gives in NumPy."""
-    call, layouts, arrays = local.call.on(space), iter(local.call.operands), {}
+    call, layouts, arrays = local.call.on(space), iter(zip(local.operands, local.call.operands, strict=True)), {}
     for operand, x in enumerate(data):
         if isinstance(x, np.ndarray):
-            layout = next(layouts)
-            arrays[operand] = space.asarray(x.reshape((*layout.lane_shape, *layout.local_shape)))
+            arrays[operand] = space.asarray(ENGINE.spread(x, *next(layouts)))
 
     def kernel(arrays):
         results = run(call, [arrays.get(operand, x) for operand, x in enumerate(data)])
@@ -396,7 +403,8 @@ def check_space(space, local, data, traced):
         return results
 
     results = (space.jax.jit(kernel) if traced else kernel)(arrays)
-    made = [np.asarray(x).reshape((*y.lane_shape, *y.local_shape)) for x, y in zip(results, local.results, strict=True)]
+    layouts = zip(local.results, local.call.results, strict=True)
+    made = [ENGINE.gathered(np.asarray(x), *pair) for x, pair in zip(results, layouts, strict=True)]
     expected = ENGINE.local(local, data)
     for place in range(mesh_size(local)):
         for x, y in zip(results_at(local, made, place), results_at(local, expected, place), strict=True):

@@ -361,7 +361,7 @@ def shard(host: object, mesh: "Mesh | Sharding", spec: "P | Sharding | None" = N
     whole = host_array(host)
     check_partial(sharding, whole.dtype, ArrayError)
     layout = layout_of(sharding, whole.shape)
-    if copy and layout.is_even and not isinstance(host, list | tuple):  # of lists it is a copy already
+    if copy and not isinstance(host, list | tuple):  # of lists it is a copy already
         whole = own_copy(whole)
     return Array.of(layout, engine_named(layout.mesh.engine).put(whole, layout))
 

@@ -16,7 +16,7 @@ from typing import Any
 from shardwright.caches import MIB, Cache
 from shardwright.eager.dynamic import found
 from shardwright.eager.held import Held, changing
-from shardwright.engines import engine_named
+from shardwright.engines import Engine, engine_named
 from shardwright.errors import ArrayError, ImplicitGatherError, ImplicitGatherWarning, OperationError
 from shardwright.ops import NO_ATTRS, OPS, Attrs
 from shardwright.plan import ImplicitGather, Local, OperationPlan, common_mesh, make_plan, plan_operation, scales_safely
@@ -79,22 +79,19 @@ def recording() -> Iterator["list[tuple[OperationPlan, str]]"]:
 class Ready:
     """An operation's plan, and what running it eagerly takes."""
 
-    __slots__ = ("engine", "gathers", "lazy", "plain", "plan", "results")
+    __slots__ = ("engine", "gathers", "lazy", "plain", "plan", "results", "whole")
 
     def __init__(self, plan: OperationPlan) -> None:
         self.plan = plan
         self.results = plan.results
         self.gathers = plan.gathers
         self.engine = engine_named(plan.problem.mesh.engine)
-        local, in_place = plan.local, plan.given == plan.operands
-        fuses = self.engine.fuses and local is not None
-        self.lazy = fuses and plan.op.contracts and bool(plan.results[0].partial_lanes)
-        scalars = len(plan.instructions[0].inputs) != len(plan.given) if plan.instructions else False
-        self.plain = (
-            self.engine.plain(local, scalars)  # type: ignore[attr-defined]  # of engines that fuse
-            if fuses and in_place and not self.lazy and not self.gathers
-            else None
-        )
+        # On engines that fuse, an operation on whole tensors; where it leaves summands, these are made when they are looked at.
+        partial, several = any(layout.partial_lanes for layout in plan.results), len(plan.results) > 1
+        fuses = self.engine.fuses and all(layout.is_plain for layout in plan.given) and not (partial and several)
+        self.whole = self.engine.operation(plan) if fuses else None  # type: ignore[attr-defined]
+        self.lazy = fuses and partial
+        self.plain = self.whole if not (partial or several or self.gathers) else None
 
 
 _ready: Cache[Any, Ready] = Cache(limit=64 * MIB, size=lambda ready: 1000 + ready.plan.footprint)
@@ -165,20 +162,31 @@ def _run(ready: Ready, operands: Sequence[Any], cls: type[Held]) -> Any:
         mind_gathers(ready.gathers)
     if _recorded is not None and _recorded[0] == threading.get_ident():
         _recorded[1].append((plan, source_line()))
-    targets = iter(plan.operands)
-    data = [x.placed(next(targets)) if isinstance(x, Held) else x for x in operands]
-    if ready.lazy:
-        local = plan.local
-        return cls.deferred(plan.results[0], plan.dtypes[0], lambda reduce: engine.product(local, data, reduce))  # type: ignore[attr-defined]
+    whole = ready.whole
+    if whole is not None:
+        data = [x.data if isinstance(x, Held) else x for x in operands]
+        if ready.lazy:
+            later = lambda reduce: whole(*data) if reduce else _stepped(plan, engine, data)[0]  # noqa: E731
+            return cls.deferred(plan.results[0], plan.dtypes[0], later)
+        made = whole(*data)
+        if len(plan.results) == 1:
+            return cls.of(plan.results[0], made)
+    else:
+        targets = iter(plan.operands)
+        made = _stepped(plan, engine, [x.placed(next(targets)) if isinstance(x, Held) else x for x in operands])
+        if len(made) == 1:
+            return cls.of(plan.results[0], made[0])
+    return tuple(cls.of(layout, x) for layout, x in zip(plan.results, made, strict=True))
+
+
+def _stepped(plan: OperationPlan, engine: Engine, data: Sequence[Any]) -> list[Any]:
+    """The results of a plan's instructions, one after the other, on operands in place."""
     values = dict(enumerate(data))
-    for what, inputs, outputs in plan.instructions:
+    for what, inputs, outputs, _ in plan.instructions:
         given = [values[slot.number] for slot in inputs]
         made = engine.local(what, given) if isinstance(what, Local) else (engine.step(what, given[0]),)
         values.update((slot.number, x) for slot, x in zip(outputs, made, strict=True))
-    results = [values[slot.number] for slot in plan.outputs]
-    if len(results) == 1:
-        return cls.of(plan.results[0], results[0])
-    return tuple(cls.of(layout, x) for layout, x in zip(plan.results, results, strict=True))
+    return [values[slot.number] for slot in plan.outputs]
 
 
 def make(cls: type[Held], name: str, sharding: Sharding, shape: tuple[int, ...], attrs: Attrs = NO_ATTRS) -> Any:

@@ -89,7 +89,7 @@ class Held:
     def _reduced(self) -> tuple[Any, Layout]:
         """The shards with a deferred reduction done, and their layout."""
         layout = self._layout
-        if self._data is not None or layout.sharding.reduction != "sum" or not layout.partial_lanes:
+        if self._data is not None or not layout.partial_lanes:
             return self.data, layout
         if self._total is None:
             assert self._later is not None

@@ -1,8 +1,10 @@
 """Code as one generated Python function on a stacked engine's arrays, with nothing to decide any more."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
+from shardwright.engines.whole import fetched
 from shardwright.plan import (
     Choice,
     Code,
@@ -13,12 +15,13 @@ from shardwright.plan import (
     Instruction,
     Local,
     LocalStep,
-    Reduce,
+    OperationPlan,
     Scan,
     Slot,
     Step,
     ToLocal,
     While,
+    parts_of,
 )
 from shardwright.sharding import Layout, layout_of
 
@@ -28,11 +31,11 @@ Runner = Callable[..., Any]
 class StackedEngine(Protocol):
     """What is needed of the engine."""
 
+    def operation(self, plan: OperationPlan) -> Callable[..., Any]: ...
     def local(self, local: Local, data: Any) -> tuple[Any, ...]: ...
-    def plain(self, local: Local, scalars: bool) -> Callable[..., Any] | None: ...
-    def product(self, local: Local, data: Any, reduce: bool) -> Any: ...
     def step(self, step: Step, data: Any) -> Any: ...
-    def reshard(self, data: Any, source: Layout, target: Layout) -> Any: ...
+    def move(self, data: Any, source: Layout, target: Layout) -> Any: ...
+    def whole(self, data: Any, layout: Layout) -> Any: ...
     def row(self, data: Any, layout: Layout, at: int) -> Any: ...
     def lanes(self, data: Any, layout: Layout) -> Any: ...
     def from_lanes(self, lanes: Any, layout: Layout) -> Any: ...
@@ -43,29 +46,212 @@ class StackedEngine(Protocol):
 def compiled(engine: StackedEngine, code: Code) -> Runner:
     """A function from the inputs' data to a tuple of the outputs' data.
 
-    Every instruction is a line that calls what it needs, bound beforehand; a value is let go after its last use. A partial
-    product that only its reduction reads is one call with it.
+    Every operation is a line that calls one function, bound beforehand; a value is let go after its last use. Values that a
+    plan leaves partial are carried as what they come to, so that moves and reductions are nothing at all; only if summands
+    are looked at, by a function of tensors per device or as a result, every instruction runs on lanes.
     """
-    deferred = _deferred(code)
-    lines = [_merged(line, deferred) for line in code.instructions if line.outputs[0] not in deferred]
-    last = {x: at for at, line in enumerate(lines) for x in line.inputs if isinstance(x, Slot)}
-    kept = {*code.outputs}
-    bound: dict[str, Any] = {}
-    text: list[str] = []
-    for at, line in enumerate(lines):
-        bound[f"f{at}"] = _function(engine, line, deferred)
-        spelled = [_name(x) if isinstance(x, Slot) else _literal(bound, x) for x in line.inputs]
-        made = ", ".join(map(_name, line.outputs))
-        text.append(f"{made} = f{at}({', '.join(spelled)})")
-        done = [x for x in dict.fromkeys(line.inputs) if isinstance(x, Slot) and last[x] == at and x not in kept]
-        if done:
-            text.append(f"del {', '.join(map(_name, done))}")
-    result = ", ".join(map(_name, code.outputs))
-    head = f"def run({', '.join(map(_name, code.inputs))}):"
-    source = "\n".join([head, *(f"    {line}" for line in text), f"    return ({result}{',' if code.outputs else ''})"])
-    exec(compile(source, "<program>", "exec"), bound)  # our own text, names and calls only
-    run: Runner = bound["run"]
+    partial = {slot for line in code.instructions for slot in _partial_outputs(line)}
+    given = [
+        (slot, at) for slot, at in zip(code.inputs, code.layouts, strict=True) if at is not None and at.partial_lanes
+    ]
+    partial.update(slot for slot, _ in given)
+    if _shows_summands(code) or not partial.isdisjoint(code.outputs) or any(at.sharding.halo for _, at in given):
+        return _Compiler(engine, totals=False).function(code)
+    run = _Compiler(engine, totals=True).function(code)
+    if not given:
+        return run
+    sums = [(code.inputs.index(slot), at) for slot, at in given]
+
+    def with_totals(*data: Any) -> Any:
+        values = list(data)
+        for number, at in sums:
+            values[number] = engine.whole(values[number], at)
+        return run(*values)
+
+    return with_totals
+
+
+def _shows_summands(code: Code) -> bool:
+    """Whether a function of tensors per device looks at summands, or halos are made of them."""
+    for line in code.instructions:
+        what = line.what
+        if isinstance(what, ToLocal) and what.layout.partial_lanes:
+            return True
+        if (
+            isinstance(what, Step)
+            and (what.source.halo or what.result.halo)
+            and (what.source.partial or what.result.partial)
+        ):
+            return True
+        if any(_shows_summands(part) for _, part in parts_of(what)):
+            return True
+    return False
+
+
+def _partial_outputs(line: Instruction) -> list[Slot]:
+    what = line.what
+    if isinstance(what, Local):
+        return [slot for slot, layout in zip(line.outputs, what.results, strict=True) if layout.partial_lanes]
+    if isinstance(what, Step):
+        return list(line.outputs) if what.there.partial_lanes else []
+    return []
+
+
+class _Compiler:
+    """Writes the function of a code. With `totals` partial values are carried as what they come to."""
+
+    def __init__(self, engine: StackedEngine, totals: bool) -> None:
+        self.engine, self.totals = engine, totals
+
+    def function(self, code: Code) -> Runner:
+        """The function of a code."""
+        bound: dict[str, Any] = {}
+        text: list[str] = []
+        alias: dict[Slot, Slot] = {}
+        lines = self._needed(code, alias)
+        last = {x: at for at, (_, inputs, _) in enumerate(lines) for x in inputs if isinstance(x, Slot)}
+        outputs = tuple(alias.get(x, x) for x in code.outputs)
+        kept = {*outputs}
+        for at, (function, inputs, made) in enumerate(lines):
+            bound[f"f{at}"] = function
+            spelled = [_name(x) if isinstance(x, Slot) else _literal(bound, x) for x in inputs]
+            text.append(f"{', '.join(map(_name, made))} = f{at}({', '.join(spelled)})")
+            done = [x for x in dict.fromkeys(inputs) if isinstance(x, Slot) and last[x] == at and x not in kept]
+            if done:
+                text.append(f"del {', '.join(map(_name, done))}")
+        result = ", ".join(map(_name, outputs))
+        head = f"def run({', '.join(map(_name, code.inputs))}):"
+        source = "\n".join(
+            [head, *(f"    {line}" for line in text), f"    return ({result}{',' if code.outputs else ''})"]
+        )
+        exec(compile(source, "<program>", "exec"), bound)  # our own text, names and calls only
+        run: Runner = bound["run"]
+        return run
+
+    def _needed(self, code: Code, alias: dict[Slot, Slot]) -> list[tuple[Runner, tuple[Any, ...], tuple[Slot, ...]]]:
+        """The lines that outputs need: whole operations in place of their instructions, and no line for a move."""
+        producer = {slot: line for line in code.instructions for slot in line.outputs}
+        written = []
+        for line in code.instructions:
+            entry = self._line(line, producer)
+            if entry is None:
+                first = line.inputs[0]
+                alias[line.outputs[0]] = alias.get(first, first)
+                continue
+            function, inputs = entry
+            inputs = tuple(alias.get(x, x) if isinstance(x, Slot) else x for x in inputs)
+            written.append((function, inputs, line.outputs))
+        wanted = {alias.get(x, x) for x in code.outputs}
+        kept = []
+        for function, inputs, outputs in reversed(written):
+            if not wanted.isdisjoint(outputs):
+                wanted.update(x for x in inputs if isinstance(x, Slot))
+                kept.append((function, inputs, outputs))
+        return kept[::-1]
+
+    def _line(self, line: Instruction, producer: dict[Slot, Instruction]) -> tuple[Runner, tuple[Any, ...]] | None:
+        """The function of a line and what it reads; None if it changes nothing."""
+        what, engine = line.what, self.engine
+        if self.totals and line.plan is not None:
+            operands = operands_of(line, producer)
+            if operands is not None:
+                return engine.operation(line.plan), operands
+        if isinstance(what, Step) and not isinstance(what, Fetch) and self._is_relabelling(what):
+            return None
+        return self._function(line), line.inputs
+
+    def _is_relabelling(self, step: Step) -> bool:
+        plain = step.here.is_plain and step.there.is_plain
+        halo = step.source.halo or step.result.halo
+        return plain or (self.totals and not halo)
+
+    def _function(self, line: Instruction) -> Runner:
+        """The function of one instruction: one result bare, several as a tuple."""
+        what, engine = line.what, self.engine
+        if isinstance(what, Local):
+            run_local = _with_summands(engine, what) if self.totals else engine.local
+            if len(line.outputs) == 1:
+                return lambda *data: run_local(what, data)[0]
+            return lambda *data: run_local(what, data)
+        if isinstance(what, Fused):
+            pairs = [(step.here, step.there) for step in what.steps]
+            if self.totals:
+                return lambda *data: data
+            return lambda *data: tuple(engine.move(x, a, b) for x, (a, b) in zip(data, pairs, strict=True))
+        if isinstance(what, Fetch) and self.totals:
+            return lambda data: fetched(what, data, 0)
+        if isinstance(what, Step):
+            return lambda data: engine.step(what, data)
+        if isinstance(what, ToLocal):
+            return lambda data: engine.lanes(data, what.layout)
+        if isinstance(what, FromLocal):
+            return lambda data: engine.from_lanes(data, what.layout)
+        if isinstance(what, LocalStep):
+            return lambda data: engine.run(what.collective, data)
+        if isinstance(what, Each):
+            run: Runner = what.run
+            return run
+        if isinstance(what, Choice):
+            return _choice(what, self.function(what.true), self.function(what.false))
+        if isinstance(what, While):
+            return _while(what, self.function(what.condition), self.function(what.body))
+        assert isinstance(what, Scan), what
+        if self.totals:
+            stacked = tuple((_reduced(at), dtype) for at, dtype in what.stacked)
+            what = replace(what, tables=tuple(map(_reduced, what.tables)), stacked=stacked)
+        return scanned(engine, what, self.function(what.body))
+
+
+def _reduced(layout: Layout) -> Layout:
+    """The layout of what a partial value comes to."""
+    return layout_of(layout.sharding.replace(partial=()), layout.shape) if layout.partial_lanes else layout
+
+
+def _with_summands(engine: StackedEngine, local: Local) -> Callable[..., tuple[Any, ...]]:
+    """A kernel on lanes between values that are carried as what they come to."""
+    if all(layout.is_plain for layout in (*local.operands, *local.results)):
+        return engine.local
+
+    def run(local: Local, data: Any) -> tuple[Any, ...]:
+        layouts = iter(local.operands)
+        given = [engine.move(x, _reduced(at := next(layouts)), at) if hasattr(x, "dtype") else x for x in data]
+        made = zip(engine.local(local, given), local.results, strict=True)
+        return tuple(engine.move(x, layout, _reduced(layout)) for x, layout in made)
+
     return run
+
+
+def operands_of(line: Instruction, producer: Mapping[Slot, Instruction]) -> tuple[Any, ...] | None:
+    """The operands of the operation that a line is the last instruction of, in their places; None where passes have changed
+    what comes before it."""
+    plan = line.plan
+    assert plan is not None
+    found: dict[int, Any] = {}
+    made = {slot: at for at, instruction in enumerate(plan.instructions) for slot in instruction.outputs}
+
+    def matched(at: int, line: Instruction) -> bool:
+        instruction = plan.instructions[at]
+        if len(instruction.inputs) != len(line.inputs) or type(instruction.what) is not type(line.what):
+            return False
+        for slot, x in zip(instruction.inputs, line.inputs, strict=True):
+            if slot not in made:
+                if found.setdefault(slot.number, x) is not x and found[slot.number] != x:
+                    return False
+            elif not isinstance(x, Slot) or x not in producer or not matched(made[slot], _own_line(producer[x], x)):
+                return False
+        return True
+
+    if not matched(len(plan.instructions) - 1, line) or len(found) != len(plan.kinds):
+        return None
+    return tuple(found[i] for i in range(len(plan.kinds)))
+
+
+def _own_line(line: Instruction, slot: Slot) -> Instruction:
+    """The line that makes a value alone: of several reductions in one message, its own."""
+    if not isinstance(line.what, Fused):
+        return line
+    at = line.outputs.index(slot)
+    return Instruction(line.what.steps[at], (line.inputs[at],), (slot,))
 
 
 def _name(slot: Slot) -> str:
@@ -76,75 +262,6 @@ def _literal(bound: dict[str, Any], value: Any) -> str:
     name = f"c{len(bound)}"
     bound[name] = value
     return name
-
-
-def _deferred(code: Code) -> dict[Slot, Instruction]:
-    """Partial products that are only read by their reduction."""
-    readers, outputs = code.readers(), set(code.outputs)
-    found: dict[Slot, Instruction] = {}
-    for line in code.instructions:
-        if not isinstance(line.what, Local) or line.what.name != "einsum" or line.outputs[0] in outputs:
-            continue
-        layout, users = line.what.results[0], readers.get(line.outputs[0], [])
-        if not layout.partial_lanes or layout.sharding.reduction != "sum" or len(users) != 1:
-            continue
-        user = code.instructions[users[0]].what
-        if isinstance(user, Reduce) and not user.there.partial_lanes:
-            found[line.outputs[0]] = line
-    return found
-
-
-def _merged(line: Instruction, deferred: dict[Slot, Instruction]) -> Instruction:
-    """A reduction of a deferred product reads the product's operands."""
-    first = line.inputs[0] if line.inputs else None
-    return line._replace(inputs=(*deferred[first].inputs,)) if first in deferred else line
-
-
-def _function(engine: StackedEngine, line: Instruction, deferred: dict[Slot, Instruction]) -> Runner:
-    """The function of a line: one result bare, several as a tuple."""
-    what = line.what
-    if isinstance(what, Local):
-        scalars = any(not isinstance(x, Slot) for x in line.inputs)
-        plain = engine.plain(what, scalars)
-        if plain is not None:
-            return plain
-        if len(line.outputs) == 1:
-            return lambda *data: engine.local(what, data)[0]
-        return lambda *data: engine.local(what, data)
-    if isinstance(what, Fused):
-        pairs = [(step.here, step.there) for step in what.steps]
-        return lambda *data: tuple(engine.reshard(x, a, b) for x, (a, b) in zip(data, pairs, strict=True))
-    if isinstance(what, Reduce):
-        product = next(
-            (p.what for p in deferred.values() if p.what.results[0] is what.here and p.inputs == line.inputs), None
-        )
-        if product is not None:
-            done = layout_of(what.here.sharding.replace(partial=()), what.shape, what.here.lanes)
-            return lambda *data: engine.reshard(engine.product(product, data, True), done, what.there)
-    if isinstance(what, Fetch):
-        return lambda data: engine.step(what, data)
-    if isinstance(what, Step):
-        here, there = what.here, what.there
-        return lambda data: engine.reshard(data, here, there)
-    if isinstance(what, ToLocal):
-        return lambda data: engine.lanes(data, what.layout)
-    if isinstance(what, FromLocal):
-        return lambda data: engine.from_lanes(data, what.layout)
-    if isinstance(what, LocalStep):
-        return lambda data: engine.run(what.collective, data)
-    if isinstance(what, Each):
-        run: Runner = what.run
-        return run
-    return _control(engine, what)
-
-
-def _control(engine: StackedEngine, what: Any) -> Runner:
-    if isinstance(what, Choice):
-        return _choice(what, compiled(engine, what.true), compiled(engine, what.false))
-    if isinstance(what, While):
-        return _while(what, compiled(engine, what.condition), compiled(engine, what.body))
-    assert isinstance(what, Scan), what
-    return scanned(engine, what, compiled(engine, what.body))
 
 
 def _bare(values: Any) -> Any:

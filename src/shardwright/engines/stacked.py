@@ -1,7 +1,9 @@
 """The stacked engine: all devices of a mesh in one process, one array for all of them.
 
-An array's lanes are labels on the whole tensor's memory, so a change of sharding joins lanes and cuts them again, mostly by
-views: that equals the steps of its plan. Collectives on a tensor per device are moves between lanes and dims.
+An array is held as the whole tensor, whatever its sharding: a device's shard is a view of it, a change of sharding changes
+nothing, and an operation runs once on whole tensors. All of that equals the steps of the plans, and costs the same for one
+device and for thousands, for even shapes and uneven ones. Where devices hold what is no part of one tensor (summands, halos, a
+tensor per device) lanes lead, one per mesh axis, and kernels and collectives run on them.
 """
 
 import math
@@ -32,9 +34,10 @@ from shardwright.engines.compiled import compiled
 from shardwright.engines.halo import update_halo
 from shardwright.engines.lanes import Data, Lanes
 from shardwright.engines.mailbox import Mailbox, received
-from shardwright.kernels import NUMPY, PLAIN, Call, contraction, run
+from shardwright.engines.whole import fetched, whole_call, whole_operation
+from shardwright.kernels import NUMPY, run
 from shardwright.mesh import Mesh
-from shardwright.plan import OUTSIDE, Code, Fetch, Local, LocalShapes, LocalStep, Picked, Step
+from shardwright.plan import Code, Fetch, Local, LocalShapes, LocalStep, OperationPlan, Step
 from shardwright.sharding import REDUCTIONS, Layout, kept_partial, layout_of
 
 
@@ -55,35 +58,84 @@ class Stacked:
     def agree(self, steps: tuple[str, ...]) -> None:
         """There is one process."""
 
+    # -- three forms -----------------------------------------------------------------------------------------------
+    # An array's data is the whole tensor. If it is partial, lanes lead, as long as their axes where summands differ; with
+    # halos it is the shards over all lanes. *Joined* has all lanes ahead of the whole tensor, *cut* is the shards over lanes.
+
+    def joined(self, data: Data, layout: Layout) -> Data:
+        """The whole tensor behind lanes that are 1 long, but for partial ones."""
+        if layout.sharding.halo:
+            return self.join(data, layout)
+        return data if layout.partial_lanes else data.reshape((*(1,) * len(layout.lanes), *layout.shape))
+
+    def packed(self, joined: Data, layout: Layout) -> Data:
+        """The data of an array from its joined form."""
+        if layout.sharding.halo:
+            return self.cut(joined, layout)
+        return joined if layout.partial_lanes else joined.reshape(layout.shape)
+
+    def spread(self, data: Data, layout: Layout, fine: Layout | None = None) -> Data:
+        """The shards over lanes, or over the lanes of a layout that is cut finer."""
+        if layout.sharding.halo:
+            over = fine or layout
+            return data.reshape((*over.lane_shape, *over.local_shape))
+        over = fine or layout
+        return self.cut(self.joined(data, layout).reshape((*over.joined_lane_shape, *over.shape)), over)
+
+    def gathered(self, shards: Data, layout: Layout, fine: Layout | None = None) -> Data:
+        """The data of an array from shards over lanes."""
+        over = fine or layout
+        joined = self.join(shards, over).reshape((*layout.joined_lane_shape, *layout.shape))
+        return self.packed(joined, layout)
+
     # -- host tensors and lanes -----------------------------------------------------------------------------------
 
     def put(self, host: Data, layout: Layout) -> Data:
-        """The shards of a host tensor: views of it where they are even."""
-        return self.cut(self.apart(host.reshape((*(1,) * len(layout.lanes), *host.shape)), layout), layout)
+        """The shards of a host tensor: the tensor itself where it is not partial and has no halos."""
+        if layout.is_plain:
+            return host
+        return self.packed(self.apart(host.reshape((*(1,) * len(layout.lanes), *host.shape)), layout), layout)
 
     def whole(self, data: Data, layout: Layout) -> Data:
         """The tensor on the host, reduced; a view where no copy is needed."""
+        if layout.is_plain:
+            return data
+        joined = self.joined(data, layout)
         if layout.partial_lanes:
-            data = self.reduce(data, layout.partial_lanes, layout.sharding.reduction)
-        return self.join(data, layout).reshape(layout.shape)
+            joined = self.reduce(joined, layout.partial_lanes, layout.sharding.reduction)
+        return joined.reshape(layout.shape)
 
     def shard(self, data: Data, layout: Layout, place: int) -> Data:
         """What the device at a place holds; a view."""
         view = layout.at(place)
+        if layout.is_plain:
+            return _at(np.asarray(data), view.offsets)
         coords = np.unravel_index(place, layout.full_shape)
-        tensor = data[tuple(int(i) if n > 1 else 0 for i, n in zip(coords, layout.lane_shape, strict=True))]
-        held: tuple[Any, ...] = tuple(slice(0, n) for n in view.local_shape)
-        return np.asarray(tensor)[(*held, ...)]
+        lanes = layout.lane_shape if layout.sharding.halo else layout.joined_lane_shape
+        where: tuple[Any, ...] = tuple(int(i) if n > 1 else 0 for i, n in zip(coords, lanes, strict=True))
+        tensor = data[(*where, ...)]
+        if layout.sharding.halo:
+            return _at(tensor, [(0, n) for n in view.local_shape])
+        return _at(tensor, view.offsets)
 
     def assemble(self, shards: Sequence[Data], layout: Layout) -> Data:
         """Data from the tensor of every device; of devices that hold the same, the first one's counts."""
-        data = np.zeros((*layout.lane_shape, *layout.local_shape), shards[0].dtype)
-        for coords, tensor in zip(np.ndindex(*layout.full_shape), shards, strict=True):
-            if all(at < n for at, n in zip(coords, layout.lane_shape, strict=True)):
-                data[(*coords, *map(slice, tensor.shape))] = tensor
-        if layout.is_even or layout.sharding.halo:
+        lanes = layout.lane_shape
+        kept = (
+            (place, coords)
+            for place, coords in enumerate(np.ndindex(*layout.full_shape))
+            if all(at < n for at, n in zip(coords, lanes, strict=True))
+        )
+        if layout.sharding.halo:
+            data = np.zeros((*lanes, *layout.local_shape), shards[0].dtype)
+            for place, coords in kept:
+                data[(*coords, *map(slice, shards[place].shape))] = shards[place]
             return data
-        return self.cut(self.join(data, layout), layout)  # padding repeats real rows, which no operation trips over
+        data = np.zeros((*layout.joined_lane_shape, *layout.shape), shards[0].dtype)
+        for place, coords in kept:
+            at = (c if n > 1 else 0 for c, n in zip(coords, layout.joined_lane_shape, strict=True))
+            data[(*at, *(slice(*bounds) for bounds in layout.at(place).offsets))] = shards[place]
+        return self.packed(data, layout)
 
     def astype(self, data: Data, dtype: Any) -> Data:
         """Elements converted to a dtype."""
@@ -95,77 +147,72 @@ class Stacked:
 
     # -- local computations and steps -----------------------------------------------------------------------------
 
+    def operation(self, plan: OperationPlan) -> Callable[..., Any]:
+        """An operation as a function of whole tensors and scalars, which gives whole tensors, reduced where the plan leaves
+        summands: that equals its steps."""
+        return whole_operation(plan)
+
     def local(self, local: Local, data: Sequence[Any]) -> tuple[Data, ...]:
         """A kernel on all lanes at once."""
         call = local.call
-        fine = _relabelled(data, local.operands, call.operands)
-        faster = FASTER.get(call.name)
-        made = run(call, fine) if faster is None else (faster(self, call, *fine),)
-        return tuple(
-            x if a is b else x.reshape((*b.lane_shape, *b.local_shape))
-            for x, a, b in zip(made, call.results, local.results, strict=True)
-        )
-
-    def plain(self, local: Local, scalars: bool) -> Callable[..., Data] | None:
-        """The computation as one function of the operands' arrays, if it is one."""
-        call = local.call
-        if call.operands != local.operands or call.results != local.results or len(call.results) != 1:
-            return None
-        if call.name == "einsum":
-            return contraction(call) if call.result_dtypes[0].kind != "V" else None
-        ranks = {len(layout.shape) for layout in call.operands}
-        if call.name in PLAIN and not call.attrs and len(ranks) == 1 and all(d.kind != "V" for d in call.dtypes):
-            function: Callable[..., Data] = getattr(np, call.name)
-            return function
-        return None
-
-    def product(self, local: Local, data: Sequence[Data], reduce: bool) -> Data:
-        """A partial product; if `reduce`, product and reduction are one call."""
-        call, layout = local.call, local.results[0]
-        fine = _relabelled(data, local.operands, call.operands)
-        made = contraction(call, reduce)(*fine).astype(call.result_dtypes[0], copy=False)
-        target = reduced_layout(layout) if reduce else layout
-        return made.reshape((*target.lane_shape, *target.local_shape))
+        if not local.operands:  # elements from nothing but their places are the same however they are cut
+            return run(whole_call(local), ())
+        arrays = iter(zip(local.operands, call.operands, strict=True))
+        shards = [self.spread(x, *next(arrays)) if isinstance(x, np.ndarray) else x for x in data]  # type: ignore[arg-type]
+        made = run(call, shards)
+        pairs = zip(made, local.results, call.results, strict=True)
+        return tuple(self.gathered(x, layout, fine) for x, layout, fine in pairs)  # type: ignore[arg-type]
 
     def step(self, step: Step, data: Data) -> Data:
-        """One move or reduce step: joining and cutting."""
+        """One move or reduce step."""
         if isinstance(step, Fetch):
-            return _fetched(step, data)
-        return self.reshard(data, step.here, step.there)
+            joined = self.joined(data, step.here)
+            return self.packed(fetched(step, joined, len(step.here.lanes)), step.there)
+        return self.move(data, step.here, step.there)
 
     def move(self, data: Data, source: Layout, target: Layout) -> Data:
-        """A change of sharding at once: the steps between make no difference here."""
-        return self.reshard(data, source, target)
+        """A change of sharding at once: the steps between make no difference here. Partial values are reduced unless the target
+        keeps them."""
+        if source is target or (source.is_plain and target.is_plain):
+            return data
+        kept = kept_partial(source.sharding, target.sharding, data.dtype)
+        here, there = _finer(source, kept), _finer(target, kept)
+        joined = self.joined(data, source).reshape((*here.joined_lane_shape, *here.shape))
+        done = tuple(lane for lane in here.partial_lanes if here.lanes[lane] not in kept)
+        if done:
+            joined = self.reduce(joined, done, source.sharding.reduction)
+        lane_shape = (n if lane in kept else 1 for lane, n in zip(there.lanes, there.full_shape, strict=True))
+        made = self.apart(joined.reshape((*lane_shape, *target.shape)), there, kept)
+        return self.packed(made.reshape((*target.joined_lane_shape, *target.shape)), target)
 
     def lanes(self, data: Data, layout: Layout) -> Lanes:
         """The shards as a tensor per device."""
-        return Lanes(layout.mesh, layout.lanes, data, layout.extents)
+        return Lanes(layout.mesh, layout.lanes, self.spread(data, layout), layout.extents)
 
     def from_lanes(self, lanes: Lanes, layout: Layout) -> Data:
         """Data from a tensor per device, over the layout's lanes; where devices hold the same, they were checked to."""
         lanes = ln.relane(lanes, layout.lanes)
         lanes = ln.spread(lanes, [lane for lane, n in enumerate(layout.lane_shape) if n > 1])
-        data = lanes.data[tuple(slice(0, n) for n in layout.lane_shape)]
-        if layout.is_even or layout.sharding.halo:
-            return data
-        return self.cut(self.join(data, layout), layout)  # padding repeats real rows, which no operation trips over
+        shards = lanes.data[tuple(slice(0, n) for n in layout.lane_shape)]
+        return shards if layout.sharding.halo else self.gathered(shards, layout)
 
     def compile(self, code: Code) -> Callable[..., tuple[Data, ...]]:
-        """One generated Python function, a line an instruction; partial products wait for their reduction."""
+        """One generated Python function, a line an operation, on whole tensors."""
         return compiled(self, code)
 
     def row(self, data: Data, layout: Layout, at: int) -> Data:
         """One row of a table whose first dim is whole."""
-        return data[(slice(None),) * len(layout.lanes) + (at,)]
+        return data[at] if layout.is_plain else data[(slice(None),) * len(layout.lanes) + (at,)]
 
     def stack(self, rows: Sequence[Data], layout: Layout, dtype: Any) -> Data:
         """Rows as a table."""
+        lead = () if layout.is_plain else layout.lane_shape if layout.sharding.halo else layout.joined_lane_shape
         if not rows:
-            return np.zeros((*layout.lane_shape, *layout.local_shape), dtype)
-        return np.stack(rows, axis=len(layout.lanes))
+            return np.zeros((*lead, *(layout.local_shape if layout.sharding.halo else layout.shape)), dtype)
+        return np.stack(rows, axis=len(lead))
 
     def cut(self, joined: Data, layout: Layout) -> Data:
-        """A whole tensor (behind lanes that are 1 long, but for partial ones) as shards: a view where they are even."""
+        """A joined tensor as shards over lanes: a view where they are even."""
         if not layout.is_even:
             joined = _pad(joined, layout)
             for at, dim in enumerate(layout.dims):
@@ -183,21 +230,6 @@ class Stacked:
             elif not dim.is_even:
                 whole = whole[(*(slice(None),) * at, slice(0, dim.size))]
         return whole
-
-    def reshard(self, data: Data, source: Layout, target: Layout) -> Data:
-        """The shards of one layout as those of another; partial values are reduced unless the target keeps them."""
-        if source is target:
-            return data
-        kept = kept_partial(source.sharding, target.sharding, data.dtype)
-        here, there = _finer(source, kept), _finer(target, kept)
-        data = data.reshape((*here.lane_shape, *here.local_shape))
-        done = tuple(lane for lane in here.partial_lanes if here.lanes[lane] not in kept)
-        if done:
-            data = self.reduce(data, done, source.sharding.reduction)
-        lane_shape = (n if lane in kept else 1 for lane, n in zip(there.lanes, there.full_shape, strict=True))
-        whole = self.join(data, here).reshape((*lane_shape, *target.shape))
-        made = self.cut(self.apart(whole, there, kept), there)
-        return made.reshape((*target.lane_shape, *target.local_shape))
 
     def apart(self, whole: Data, layout: Layout, kept: tuple[str, ...] = ()) -> Data:
         """A value as one that is partial: the reduction over the devices gives the value back."""
@@ -293,58 +325,9 @@ class Stacked:
         return self._permute(transfer, sent, at)
 
 
-def reduced_layout(layout: Layout) -> Layout:
-    """The layout once its reduction is done, over the same lanes."""
-    return layout_of(layout.sharding.replace(partial=()), layout.shape, layout.lanes)
-
-
-def _relabelled(data: Sequence[Any], layouts: Sequence[Layout], fine: Sequence[Any]) -> list[Any]:
-    """Operands over the lanes that a call counts by: as they are, or reshaped where axes are cut finer."""
-    arrays = iter(zip(layouts, fine, strict=True))
-    result = []
-    for x in data:
-        if isinstance(x, np.ndarray):
-            layout, other = next(arrays)
-            x = x if layout is other else x.reshape((*other.lane_shape, *other.local_shape))
-        result.append(x)
-    return result
-
-
-def _fetched(step: Fetch, data: Data) -> Data:
-    """Each device's rows, dim by dim, wherever they lie."""
-    here, there = step.here, step.there
-    for dim, wanted in enumerate(step.wanted):
-        if isinstance(wanted, Picked):
-            data = _fetched_rows(data, here, dim, wanted, there.local_shape[dim], step.fill)
-    return data
-
-
-def _fetched_rows(data: Data, layout: Layout, dim: int, wanted: Picked, room: int, fill: Any) -> Data:
-    held, axis = layout.dims[dim], len(layout.lanes) + dim
-    at = np.minimum(wanted.starts[:-1, None] + np.arange(room), np.maximum(wanted.starts[1:, None] - 1, 0))
-    rows = wanted.flat[np.minimum(at, max(len(wanted.flat) - 1, 0))] if len(wanted.flat) else np.full(at.shape, OUTSIDE)
-    outside = rows == OUTSIDE
-    if held.parts == 1 and room and not outside.any():
-        step = int(rows[0, 1] - rows[0, 0]) if room > 1 else 1
-        if step > 0 and bool((np.diff(rows[0]) == step).all()):
-            first, last = (held.low + int(rows[0, at]) for at in (0, -1))
-            return data[(*(slice(None),) * axis, slice(first, last + 1, step))]
-    if not held.size or not room:
-        long = [layout.full_shape[i] if i in held.lanes else n for i, n in enumerate(data.shape[: len(layout.lanes)])]
-        return np.full((*long, *data.shape[len(layout.lanes) : axis], room, *data.shape[axis + 1 :]), fill, data.dtype)
-    places = held.places()[np.maximum(rows, 0)]
-    lanes = held.lanes
-    order = [i for i in range(axis) if i not in lanes] + [*lanes, *range(axis, data.ndim)]
-    ordered = data.transpose(order)
-    first = axis - len(lanes)
-    joined = ordered.reshape((*ordered.shape[:first], held.parts * held.local, *ordered.shape[axis + 1 :]))
-    taken = np.take(joined, places.ravel(), axis=first)
-    if outside.any():
-        border: tuple[Any, ...] = (*(slice(None),) * first, outside.ravel())
-        taken[border] = fill
-    spread = [layout.full_shape[i] if wanted.parts > 1 else 1 for i in lanes]  # one window is for every device
-    shape = [*taken.shape[:first], *spread, room, *taken.shape[first + 1 :]]
-    return taken.reshape(shape).transpose([order.index(i) for i in range(data.ndim)])
+def _at(tensor: Data, bounds: Sequence[tuple[int, int]]) -> Data:
+    where: tuple[Any, ...] = tuple(slice(*pair) for pair in bounds)
+    return tensor[(*where, ...)]
 
 
 def _finer(layout: Layout, kept: tuple[str, ...]) -> Layout:
@@ -395,39 +378,6 @@ def _windows(joined: Data, layout: Layout, at: int) -> Data:
         data[border] = 0
     return data
 
-
-# -- replacements for kernels: the same results, on whole tensors ----------------------------------------------------------
-
-
-def _joined(engine: Stacked, call: Call, data: Sequence[Data]) -> list[Data]:
-    """The operands of a call as whole tensors, behind lanes that are 1 long, since nothing is partial."""
-    return [engine.join(x, layout) for x, layout in zip(data, call.operands, strict=True) if isinstance(layout, Layout)]
-
-
-def _assign(engine: Stacked, call: Call, *data: Data) -> Data:
-    whole, value = _joined(engine, call, data)
-    made = np.array(whole)
-    rows = (
-        slice(None)
-        if row_map is None
-        else slice(row_map.start, row_map.sources(0, row_map.size)[-1] + 1, row_map.stride)
-        for row_map in call.attrs["maps"]
-    )
-    made[(*(slice(None),) * call.n, *rows)] = value
-    return engine.cut(made, call.result)  # type: ignore[arg-type]  # of all devices
-
-
-def _scatter(engine: Stacked, call: Call, *data: Data) -> Data:
-    whole, value, *indices = _joined(engine, call, data)
-    n, dims = call.n, call.attrs["dims"]
-    rest = [dim for dim in range(len(call.result.shape)) if dim not in dims]
-    made = np.array(whole)
-    rows = made.reshape(made.shape[n:]).transpose((*dims, *rest))
-    rows[tuple(index.reshape(-1) for index in indices)] = value.reshape(value.shape[n:])
-    return engine.cut(made, call.result)  # type: ignore[arg-type]  # of all devices
-
-
-FASTER: dict[str, Callable[..., Data]] = {"assign": _assign, "scatter": _scatter}
 
 _RUN: dict[type[Collective], Callable[[Stacked, Any, Lanes, tuple[int, ...]], Lanes]] = {
     AllGather: lambda e, c, v, at: ln.join(v, at, c.dim, c.name),

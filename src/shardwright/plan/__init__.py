@@ -51,7 +51,7 @@ from shardwright.plan.strategy import (
     strategy_for,
 )
 from shardwright.plan.volume import lower_bound
-from shardwright.plan.windows import OUTSIDE, Picked
+from shardwright.plan.windows import OUTSIDE, Picked, Spaced
 
 __all__ = [
     "OUTSIDE",
@@ -78,6 +78,7 @@ __all__ = [
     "ReshardPlan",
     "Scan",
     "Slot",
+    "Spaced",
     "Step",
     "Strategy",
     "ToLocal",

@@ -138,6 +138,7 @@ class Instruction(NamedTuple):
     what: Any  # a Payload
     inputs: tuple[Any, ...]  # of Slot and Python scalars
     outputs: tuple[Slot, ...]
+    plan: Any = None  # the OperationPlan of the operation that it is the last instruction of
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +148,7 @@ class Code:
     inputs: tuple[Slot, ...]
     instructions: tuple[Instruction, ...]
     outputs: tuple[Slot, ...]
+    layouts: tuple[Layout | None, ...]  # of the inputs; None for a tensor per device
 
     def last_uses(self) -> dict[Slot, int]:
         """For each slot the last instruction that reads it."""

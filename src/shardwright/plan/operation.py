@@ -55,7 +55,7 @@ class OperationPlan:
         wanted: Sequence[Sharding | None] = (),
         trusted: bool = False,
     ) -> None:
-        self.op, self.attrs, self.wanted = op, attrs, tuple(wanted)
+        self.op, self.attrs, self.wanted, self.kinds = op, attrs, tuple(wanted), tuple(kinds)
         self.problem, self.dtypes = problem_of(op, kinds, attrs, wanted, trusted)
         arrays = [kind for kind in kinds if isinstance(kind, tuple)]
         self.given: tuple[Layout, ...] = tuple(layout for layout, _ in arrays)
@@ -90,7 +90,7 @@ class OperationPlan:
             if dims:
                 text = f"{describe(layout.sharding, layout.shape, dtype)} on {layout.mesh}"
                 found.append(ImplicitGather(self.title, text, dims, received))
-        for what, _, _ in self.instructions:
+        for what, *_ in self.instructions:
             if isinstance(what, Fetch) and what.gathered_dims:
                 text = f"{describe(what.source, what.shape, what.dtype)} on {what.source.mesh}"
                 found.append(ImplicitGather(self.title, text, what.gathered_dims, what.received))

@@ -148,6 +148,30 @@ class Spaced(Picked):
             return rows % self.size if self.size else rows
         return np.where((rows < 0) | (rows >= self.size), OUTSIDE, rows)
 
+    def stretches(self) -> list[slice] | None:
+        """The rows of all shards, one after the other, as slices of the dim; None where shards overlap or read outside."""
+        some = self.counts > 0
+        if not some.any():
+            return [slice(0, 0)]
+        start = int(self.first[np.argmax(some)]) - int(self.starts[:-1][np.argmax(some)]) * self.step
+        expected = start + self.starts[:-1] * self.step
+        count, step = int(self.starts[-1]), self.step
+        if self.wraps:
+            if not np.array_equal(self.first[some], expected[some] % self.size) or count > self.size:
+                return None
+            start %= self.size
+            ahead = min(count, self.size - start)
+            return [slice(start, start + ahead), *([slice(0, count - ahead)] if count > ahead else [])]
+        last = start + (count - 1) * step
+        if (
+            not np.array_equal(self.first[some], expected[some])
+            or min(start, last) < 0
+            or max(start, last) >= self.size
+        ):
+            return None
+        stop = last + (1 if step > 0 else -1)
+        return [slice(start, stop if stop >= 0 else None, step)]
+
     def ends(self) -> list[tuple[Ints, Ints, Ints]]:
         """For shards that want rows: their numbers, and the ends of each stretch of rows that they want."""
         ahead = np.minimum(self.counts, self.size - self.first) if self.wraps else self.counts

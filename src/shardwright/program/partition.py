@@ -142,7 +142,7 @@ def emitted(graph: Graph, plan: OperationPlan, operands: Sequence[Any], source: 
     """The nodes of an operation whose operands are in place; the last one, which has the results."""
     values: dict[Slot, Any] = {Slot(at): x for at, x in enumerate(operands)}
     node: Node | None = None
-    for at, (what, inputs, outputs) in enumerate(plan.instructions):
+    for at, (what, inputs, outputs, _) in enumerate(plan.instructions):
         owner = plan if at + 1 == len(plan.instructions) else None
         given = [values[slot] for slot in inputs]
         if isinstance(what, Local):

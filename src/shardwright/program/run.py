@@ -40,9 +40,11 @@ def code_of(program: Program, constants: Sequence[Node] | None = None) -> tuple[
             continue
         slots[node] = filled(node)
         inputs = tuple(slots[x][0] if isinstance(x, Node) else x for x in node.inputs)
-        lines.append(Instruction(_payload(node), inputs, slots[node]))
+        lines.append(Instruction(_payload(node), inputs, slots[node], node.plan))
         nodes.append(node)
-    code = Code(tuple(slots[node][0] for node in first), tuple(lines), tuple(slots[n][0] for n in program.outputs))
+    given, made = (tuple(slots[node][0] for node in some) for some in (first, program.outputs))
+    layouts = tuple(None if node.type.local else layout(node) for node in first)
+    code = Code(given, tuple(lines), made, layouts)
     return code, nodes
 
 

@@ -113,6 +113,11 @@ class Layout:
         return DimLayout(size, lanes, parts, block, *sharding.halo_of(dim), cuts)
 
     @cached_property
+    def is_plain(self) -> bool:
+        """Whether devices hold parts of one tensor and nothing else: no summands, no halos."""
+        return not self.partial_lanes and not self.sharding.halo
+
+    @cached_property
     def is_even(self) -> bool:
         """Whether no device holds padding or halos."""
         return all(dim.is_even for dim in self.dims)

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from shardwright.arrays import Array, PerDevice, from_shards, shard
+from shardwright.engines import engine_named
 from shardwright.engines.lanes import stack
 from shardwright.mesh import Mesh
 from shardwright.sharding import Sharding, layout_of
@@ -324,9 +325,9 @@ def as_array(tensor: Tensor) -> Array:
     """The tensor as a shardwright `Array`."""
     assert tensor.sharding is not None
     layout = layout_of(tensor.sharding, tensor.global_shape)
-    data = tensor.value.lanes.data
-    if data.shape == (*layout.lane_shape, *layout.local_shape):
-        return Array.of(layout, data)
+    lanes = tensor.value.lanes
+    if lanes.data.shape == (*layout.lane_shape, *layout.local_shape):
+        return Array.of(layout, engine_named(layout.mesh.engine).from_lanes(lanes, layout))
     return from_shards(tensor.sharding, tensor.value.values())
 
 
