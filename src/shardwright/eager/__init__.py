@@ -17,6 +17,7 @@ from shardwright.eager.calls import (
     strict,
     tracing,
     unary,
+    warn,
 )
 from shardwright.eager.held import Held
 from shardwright.eager.placement import auto_sharding, auto_spec, current_policy, sharding_for
@@ -43,4 +44,5 @@ __all__ = [
     "strict",
     "tracing",
     "unary",
+    "warn",
 ]
