@@ -1,7 +1,7 @@
 """The global view (`Array`), the local view (`PerDevice`), the way between them, and indexing."""
 
 from shardwright.arrays.array import Array, as_sharding, from_shards, gather, replicate, shard
-from shardwright.arrays.indexing import held_like, take
+from shardwright.arrays.indexing import held_like, index_array, row_indices, take
 from shardwright.arrays.local import joined_layout, shard_map
 from shardwright.arrays.per_device import PerDevice, host_array, process_coords, process_index, same_mesh
 from shardwright.arrays.shards import Shard, Shards
@@ -16,10 +16,12 @@ __all__ = [
     "gather",
     "held_like",
     "host_array",
+    "index_array",
     "joined_layout",
     "process_coords",
     "process_index",
     "replicate",
+    "row_indices",
     "same_mesh",
     "shard",
     "shard_map",

@@ -235,6 +235,11 @@ class Array(Held):
             raise TypeError("An array without dims has no length.")
         return self.shape[0]
 
+    def __contains__(self, value: Any) -> bool:
+        """Whether any element is equal to the value, as NumPy has it: `(x == value).any()`."""
+        found = self == value
+        return bool(self.namespace.any(found)) if isinstance(found, Array) else bool(found)
+
     def __iter__(self) -> "Iterator[Array]":
         return (self[i] for i in range(len(self)))
 
