@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwright import random
-from shardwright.arrays import Array
+from shardwright.arrays import Array, index_array
 from shardwright.eager import apply, make
 from shardwright.errors import OperationError
 from shardwright.numpy import (
@@ -27,7 +27,7 @@ from shardwright.numpy import (
     where,
 )
 from shardwright.numpy import max as maxima
-from shardwright.numpy.common import Axis, axes_of, operands, reduced
+from shardwright.numpy.common import Axis, arrays, axes_of, integer, operands, reduced
 from shardwright.numpy.moves import take
 from shardwright.ops import Attrs, RowMap
 from shardwright.sharding import Sharding
@@ -149,8 +149,10 @@ def batch_norm(
 
 def group_norm(x: Array, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Array:
     """Mean 0 and variance 1 per sample over each group of channels (the last dim) and all spatial positions."""
-    channels = x.shape[-1]
-    if channels % groups:
+    if x.ndim < 2:
+        raise OperationError(f"group_norm takes `batch, spatial…, channels`; got shape {x.shape}.")
+    channels, groups = x.shape[-1], integer("group_norm", "groups", groups)
+    if groups < 1 or channels % groups:
         raise OperationError(
             f"group_norm: {channels} channels are not divisible into {groups} groups. Choose a divisor of {channels}."
         )
@@ -170,11 +172,18 @@ def linear(x: Array, weight: Any, bias: Any = None) -> Array:
 
 def embedding(table: Array, indices: Any) -> Array:
     """Rows of a table by index; a table split along its rows leaves a pending sum over the devices."""
-    return take(table, indices, axis=0)
+    rows = arrays("embedding", table, indices)
+    if rows[0].dtype.kind in "iu" and rows[1].dtype.kind not in "iu":
+        raise OperationError(
+            f"embedding takes (table, indices); the table has {rows[0].dtype} and the indices have {rows[1].dtype}. "
+            f"They seem to be swapped: write embedding(table, indices)."
+        )
+    return take(rows[0], index_array("embedding", rows[1]), axis=0)
 
 
 def one_hot(indices: Array, classes: int, dtype: Any = np.float32) -> Array:
     """1 at each index along a new last dim, 0 elsewhere."""
+    index_array("one_hot", indices)
     text = f"one_hot: {{}} is not one of the {classes} classes from 0 to {classes - 1}."
     indices = apply("in_range", (indices,), Attrs(low=0, high=classes - 1, error=OperationError, text=text))
     numbers = make(Array, "places", Sharding(indices.mesh), (classes,))
@@ -188,8 +197,18 @@ def scaled_dot_product_attention(
 
     `mask` is True where a query may attend, or a float that is added; it broadcasts to `…, heads, queries, keys`.
     """
+    shapes = query.shape, key.shape, value.shape
+    if (
+        any(len(shape) < 3 for shape in shapes)
+        or key.shape[-3:-1] != value.shape[-3:-1]
+        or query.shape[-1] != key.shape[-1]
+    ):
+        raise OperationError(
+            f"attention takes queries `…, heads, length, width`, keys of the same width and values for all keys; got shapes "
+            f"{', '.join(map(str, shapes))}. Add dims with expand_dims if there are no heads."
+        )
     heads, kv_heads = query.shape[-3], key.shape[-3]
-    if heads % kv_heads:
+    if not kv_heads or heads % kv_heads:
         raise OperationError(
             f"attention: {heads} query heads are not a multiple of {kv_heads} key heads. Use a multiple."
         )
@@ -222,7 +241,7 @@ def _causal(like: Array, queries: int, keys: int) -> Array:
 def cross_entropy(logits: Array, labels: Any, axis: int = -1) -> Array:
     """The mean over samples of minus the log-probability of each one's label."""
     (at,) = axes_of("cross_entropy", axis, logits.ndim)
-    numbers = operands("cross_entropy", logits, labels)[1]
+    numbers = index_array("cross_entropy", arrays("cross_entropy", logits, labels)[1], "labels")
     if numbers.shape != logits.shape[:at] + logits.shape[at + 1 :]:
         raise OperationError(
             f"cross_entropy: logits of shape {logits.shape} need labels of their shape without dim {at}; got {numbers.shape}."
@@ -344,6 +363,8 @@ conv1d, conv2d, conv3d = map(_conv_of, (1, 2, 3))
 
 def _pool(name: str, x: Array, window: Sizes, stride: Sizes | None, padding: Padding) -> Array:
     spatial = x.ndim - 2
+    if spatial < 1:
+        raise OperationError(f"{name} takes `batch, spatial…, channels`; got shape {x.shape}.")
     sizes = _each("window", window, spatial)
     maps = _maps(name, x.shape[1:-1], sizes, sizes if stride is None else stride, padding, 1)
     y: Array = apply(name, (x,), Attrs(maps=maps))

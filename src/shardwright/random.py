@@ -11,8 +11,9 @@ import numpy as np
 from shardwright.arrays import Array
 from shardwright.eager import apply, make, sharding_for
 from shardwright.errors import OperationError
-from shardwright.numpy import astype, where
-from shardwright.ops import Attrs
+from shardwright.numpy import astype, finfo, iinfo, where
+from shardwright.numpy.common import integer, sizes_of
+from shardwright.ops import Attrs, is_small
 from shardwright.sharding import P, Sharding
 
 _MASK = (1 << 64) - 1
@@ -61,7 +62,7 @@ def _checked(key: object) -> Key:
 def bits(key: Key, shape: tuple[int, ...] | int, *, sharding: Where = None) -> Array:
     """64 random bits per element, as unsigned integers."""
     key = _checked(key)
-    size = (shape,) if isinstance(shape, int) else tuple(shape)
+    size = sizes_of("random", shape)
     result: Array = make(Array, "random_bits", sharding_for(size, sharding), size, Attrs(key=key.bits))
     return result
 
@@ -76,12 +77,25 @@ def uniform(
     sharding: Where = None,
 ) -> Array:
     """Uniformly distributed numbers from `low` to `high`, without `high`."""
+    most = finfo(_float("uniform", dtype)).max
+    if not -most <= low < high <= most:
+        raise OperationError(
+            f"uniform: no numbers of {np.dtype(dtype)} from {low} to {high} (excluded). Give low < high, both up to {most:g}."
+        )
     digits = min(np.finfo(np.float64).nmant, _digits(np.dtype(dtype))) + 1  # so that no result is rounded up to 1
     unit = astype(bits(key, shape, sharding=sharding) >> np.uint64(64 - digits), np.float64) * 2.0**-digits
     if (low, high) == (0.0, 1.0):
         return astype(unit, dtype)
     scaled = astype(unit * (high - low) + low, dtype)
     return astype(where(scaled < high, scaled, low), dtype)
+
+
+def _float(name: str, dtype: Any) -> "np.dtype[Any]":
+    """A dtype, checked to be a real float."""
+    kind = np.dtype(dtype)
+    if kind.kind != "f" and not is_small(kind):
+        raise OperationError(f"{name}: dtype={kind}; random floats have a float dtype. Use randint for integers.")
+    return kind
 
 
 def _digits(dtype: "np.dtype[Any]") -> int:
@@ -91,6 +105,7 @@ def _digits(dtype: "np.dtype[Any]") -> int:
 
 def normal(key: Key, shape: tuple[int, ...] | int = (), *, dtype: Any = np.float64, sharding: Where = None) -> Array:
     """Numbers of the standard normal distribution."""
+    _float("normal", dtype)
     first, second = _checked(key).split()
     radius = apply("sqrt", (apply("log", (1.0 - uniform(first, shape, sharding=sharding),)) * -2.0,))
     angle = apply("cos", (uniform(second, shape, sharding=sharding) * (2.0 * np.pi),))
@@ -101,14 +116,32 @@ def randint(
     key: Key, shape: tuple[int, ...] | int, low: int, high: int, *, dtype: Any = np.int64, sharding: Where = None
 ) -> Array:
     """Random integers from `low` to `high`, without `high`."""
+    low, high = integer("randint", "low", low), integer("randint", "high", high)
     if high <= low:
         raise OperationError(f"randint: the range from {low} to {high} (excluded) is empty. Give high > low.")
-    offset = bits(key, shape, sharding=sharding) % np.uint64(high - low)
-    return astype(astype(offset, np.int64) + low, dtype)
+    if np.dtype(dtype).kind not in "iu":
+        raise OperationError(
+            f"randint: dtype={np.dtype(dtype)}; random integers have an integer dtype. Use uniform for floats."
+        )
+    least, most = iinfo(dtype).min, iinfo(dtype).max
+    if low < least or high > most + 1:
+        raise OperationError(
+            f"randint: the range from {low} to {high} (excluded) is beyond {np.dtype(dtype)}, which has {least} to {most}."
+        )
+    offset = bits(key, shape, sharding=sharding)
+    if high - low < 2**64:
+        offset = offset % np.uint64(high - low)
+    if low >= 0:
+        return astype(offset + np.uint64(low), dtype)
+    return astype(
+        astype(offset ^ np.uint64(2**63), np.int64) + (low + 2**63), dtype
+    )  # the offset less 2^63: no overflow
 
 
 def bernoulli(key: Key, p: float, shape: tuple[int, ...] | int = (), *, sharding: Where = None) -> Array:
     """True with probability p."""
+    if not 0 <= p <= 1:
+        raise OperationError(f"bernoulli: p={p} is not a probability. Give a number from 0 to 1.")
     result: Array = uniform(key, shape, sharding=sharding) < p
     return result
 

@@ -561,17 +561,31 @@ def flat(function):
     return lambda x: np.concatenate([np.ravel(r) for r in function(x)])
 
 
+def dotted(draw, rng, shape):
+    """Integers, slices, arrays and new dims around '...', which may stand for no dims."""
+
+    def entry(n):
+        choices = draw(st.integers(-n, n - 1)), slice(1, None), rng.integers(0, n, 2)
+        return choices[draw(st.integers(0, 2))]
+
+    left = draw(st.integers(0, len(shape)))
+    right = draw(st.integers(left, len(shape)))
+    new = [None] * draw(st.integers(0, 1))
+    return (*map(entry, shape[:left]), ..., *new, *map(entry, shape[right:]))
+
+
 def indexed(draw, seed):
     shape = tuple(max(n, 1) for n in draw(shapes(min_dims=1, max_dims=3, max_size=6)))
     host = ints(shape, seed)
     rng = np.random.default_rng(seed)
-    kind = draw(st.sampled_from(["mask", "rows", "pairs", "mixed", "slices"]))
+    kind = draw(st.sampled_from(["mask", "rows", "pairs", "mixed", "slices", "dots"]))
     index = {
         "mask": lambda: host > 0,
         "rows": lambda: (rng.integers(-shape[0], shape[0], (2, 3)),),
         "pairs": lambda: tuple(rng.integers(0, n, 3) for n in shape),
         "mixed": lambda: (*(rng.integers(0, n, 2) for n in shape[:-1]), draw(st.slices(shape[-1]))),
         "slices": lambda: tuple(draw(st.slices(n)) for n in shape),
+        "dots": lambda: dotted(draw, rng, shape),
     }[kind]()
     return Case([host], lambda x: x[index], lambda x: x[index], exact=True)
 

@@ -2,7 +2,7 @@
 
 from shardwright.arrays.array import Array, as_sharding, from_shards, gather, replicate, shard
 from shardwright.arrays.hosts import ShapeDtype, host_array, is_abstract, is_tensor, kind_of_host
-from shardwright.arrays.indexing import held_like, take
+from shardwright.arrays.indexing import held_like, index_array, row_indices, take
 from shardwright.arrays.local import joined_layout, shard_map
 from shardwright.arrays.per_device import PerDevice, process_coords, process_index, same_mesh
 from shardwright.arrays.shards import Shard, Shards
@@ -18,6 +18,7 @@ __all__ = [
     "gather",
     "held_like",
     "host_array",
+    "index_array",
     "is_abstract",
     "is_tensor",
     "joined_layout",
@@ -25,6 +26,7 @@ __all__ = [
     "process_coords",
     "process_index",
     "replicate",
+    "row_indices",
     "same_mesh",
     "shard",
     "shard_map",

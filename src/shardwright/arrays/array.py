@@ -1,6 +1,5 @@
 """`Array`: the global view, one tensor and a sharding; and how tensors come onto a mesh and back to the host."""
 
-import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -14,42 +13,13 @@ from shardwright.arrays.hosts import host_array, own_copy
 from shardwright.arrays.per_device import PerDevice, same_mesh
 from shardwright.arrays.shards import Shard, Shards
 from shardwright.collectives import AllReduce, Collective, ReduceScatter, UpdateHalo
-from shardwright.eager import Held, apply, matmul, operator_method, operators, unary
+from shardwright.eager import Held, operator_method, operators, unary
 from shardwright.engines import engine_named
 from shardwright.errors import ArrayError
 from shardwright.kernels.call import padding_mask
 from shardwright.mesh import Mesh
-from shardwright.ops import OPS
 from shardwright.plan import relabelled
 from shardwright.sharding import Layout, P, Sharding, check_partial, layout_of
-
-_RENAMED = {"ddof": "correction"}  # NumPy's names for what is ours
-
-
-def _as_numpy_calls(theirs: Any, ours: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Call our function with arguments as NumPy's takes them: what is positional there may be a keyword here."""
-    theirs_known = inspect.signature(theirs)
-    given = theirs_known.bind(*args, **options).arguments
-    known = inspect.signature(ours).parameters
-    if any(p.kind is p.VAR_POSITIONAL for p in known.values()):
-        return ours(*args, **{name: value for name, value in options.items() if name in known})
-    lead = [p for p in known.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    positional: list[Any] = []
-    named: dict[str, Any] = {}
-    for name, value in given.items():
-        ours_name = _RENAMED.get(name, name)
-        if ours_name in known and known[ours_name].kind is inspect.Parameter.KEYWORD_ONLY:
-            named[ours_name] = value
-        elif len(positional) < len(lead) and not named:
-            positional.append(value)
-        elif value is not None:
-            raise TypeError(
-                f"np.{theirs.__name__} takes {name}= on sharded arrays only through the host: np.asarray(x)."
-            )
-    return ours(*positional, **named)
-
-
-_UFUNCS = {getattr(np, name): name for name, op in OPS.items() if op.elementwise} | {np.matmul: "matmul"}
 
 
 class Array(Held):
@@ -117,30 +87,24 @@ class Array(Held):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         """`np.add(x, y)` and the like run the same rows as `x + y`; nothing is gathered behind the user's back."""
-        name = _UFUNCS.get(ufunc)
-        if name is None or method != "__call__" or options:
-            what = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
-            raise TypeError(
-                f"{what} does not work on sharded arrays{' with ' + ', '.join(options) if options else ''}. Use a "
-                f"function of shardwright.numpy, or the whole tensor on the host: np.asarray(x)."
-            )
+        ours = self.functions.get(ufunc) if method == "__call__" else None
+        if ours is None:
+            raise TypeError(_unknown(f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")))
         values = [self.beside(x) for x in inputs]
         if any(x is NotImplemented for x in values):
             return NotImplemented
-        return matmul(*values) if name == "matmul" else apply(name, values)
+        return ours(*values, **options)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        """`np.sum(x)` and the like run functions of `shardwright.numpy`."""
+        """`np.sum(x)` and the like run functions of `shardwright.numpy`; new arrays (`like=x`) go to this array's mesh."""
         ours = self.functions.get(function)
         if ours is None:
-            raise TypeError(
-                f"{function.__module__.replace('numpy', 'np', 1)}.{function.__name__} does not work on sharded arrays. Use a "
-                f"function of shardwright.numpy, or the whole tensor on the host: np.asarray(x)."
-            )
-        return _as_numpy_calls(function, ours, args, options)
+            raise TypeError(_unknown(f"{function.__module__.replace('numpy', 'np', 1)}.{function.__name__}"))
+        with self.mesh:
+            return ours(*args, **options)
 
     namespace: ClassVar[Any]  # shardwright.numpy, which fills in both
-    functions: ClassVar[Mapping[Any, Callable[..., Any]]]
+    functions: ClassVar[Mapping[Any, Callable[..., Any]]]  # NumPy's function -> ours, which takes NumPy's arguments
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         """The namespace of the Array API standard for this array."""
@@ -237,6 +201,11 @@ class Array(Held):
             raise TypeError("An array without dims has no length.")
         return self.shape[0]
 
+    def __contains__(self, value: Any) -> bool:
+        """Whether any element is equal to the value, as NumPy has it: `(x == value).any()`."""
+        found = self == value
+        return bool(self.namespace.any(found)) if isinstance(found, Array) else bool(found)
+
     def __iter__(self) -> "Iterator[Array]":
         return (self[i] for i in range(len(self)))
 
@@ -320,6 +289,13 @@ class Array(Held):
 
     def __str__(self) -> str:
         return str(self._host())
+
+
+def _unknown(name: str) -> str:
+    return (
+        f"{name} does not work on sharded arrays. Use a function of shardwright.numpy, or the whole tensor on the host: "
+        f"np.asarray(x)."
+    )
 
 
 def as_sharding(mesh: "Mesh | Sharding", spec: "P | Sharding | None" = None) -> Sharding:

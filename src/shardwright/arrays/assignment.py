@@ -163,7 +163,7 @@ def _without_masks(x: Any, entries: list[Any]) -> list[Any]:
                 raise OperationError(f"An index array has integers or booleans; got {entry.dtype}.")
             result.append(entry)
             continue
-        dim = sum(other is not None for other in result)
+        dim = sum(other is not None and other is not Ellipsis for other in result)
         shape = x.shape[dim : dim + entry.ndim]
         if entry.shape != shape:
             raise IndexError(f"A mask of shape {entry.shape} does not fit dims of sizes {shape}.")
@@ -186,6 +186,8 @@ def _scattered(x: Any, entries: list[Any], value: Any) -> Any:
     for at, entry in enumerate(entries):
         if at == (arrays[0] if together else 0):
             targets += [Target("arrays", n) for n in block]
+        if entry is Ellipsis:  # stands for no dims, and parts the arrays beside it
+            continue
         if entry is None:
             targets.append(Target("new", 1))
             continue

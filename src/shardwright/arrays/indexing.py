@@ -39,7 +39,12 @@ def get(x: Any, index: Any) -> Any:
 
 def take(x: Any, indices: Any, axis: int) -> Any:
     """Rows of a dim by number."""
-    return apply("take", (x, lifted(x, checked_indices(x, indices, axis))), Attrs(axis=axis))
+    return apply("take", (x, lifted(x, row_indices("take", x, indices, axis))), Attrs(axis=axis))
+
+
+def row_indices(name: str, x: Any, indices: Any, axis: int) -> Any:
+    """Indices of rows of a dim, checked to be integers in range."""
+    return checked_indices(x, index_array(name, indices), axis)
 
 
 def checked_index(index: int, size: int, dim: int) -> int:
@@ -58,6 +63,16 @@ def checked_indices(x: Any, indices: Any, dim: int) -> Any:
         return indices
     text = f"Index {{}} is out of bounds for dim {dim} of size {size}."
     return apply("in_range", (indices,), Attrs(low=-size, high=size - 1, error=IndexError, text=text))
+
+
+def index_array(name: str, indices: Any, what: str = "indices") -> Any:
+    """Indices, or other counts of rows, checked to be integers."""
+    if indices.dtype.kind not in "iu":
+        mask = " A mask selects by x[mask]." if indices.dtype.kind == "b" else ""
+        raise OperationError(
+            f"{name}: {what} must be integers; got {indices.dtype}. Use {what}.astype(np.int64).{mask}"
+        )
+    return indices
 
 
 def held_like(x: Any, data: Any, sharding: Sharding | None = None) -> Any:
@@ -79,7 +94,11 @@ def lifted(x: Any, value: Any) -> Any:
 
 
 def entries_of(x: Any, index: Any) -> list[Any]:
-    """The index with `...` spelled out: one entry per dim, and None for new dims; arrays for all that is like one."""
+    """The index with `...` spelled out: one entry per dim, and None for new dims; arrays for all that is like one.
+
+    A `...` between two advanced entries stays, even if it stands for no dims: as in NumPy it parts them, so that their dims
+    come first in the result.
+    """
     given = list(index) if isinstance(index, tuple) else [index]
     entries: list[Any] = []
     for entry in given:
@@ -93,7 +112,7 @@ def entries_of(x: Any, index: Any) -> list[Any]:
             array = np.asarray(entry)
             entries.append(array if array.size else array.astype(np.int64))
         else:
-            entries.append(operator.index(entry))
+            entries.append(_integer(entry))
     used = sum(_width(entry) for entry in entries)
     if used > x.ndim:
         raise IndexError(f"The index has {used} entries, but the tensor of shape {x.shape} has {x.ndim} dims.")
@@ -101,7 +120,22 @@ def entries_of(x: Any, index: Any) -> list[Any]:
     if len(dots) > 1:
         raise IndexError("An index can have only one '...'.")
     at = dots[0] if dots else len(entries)
-    return entries[:at] + [WHOLE] * (x.ndim - used) + entries[at + 1 :]
+    before, after, rest = entries[:at], entries[at + 1 :], [WHOLE] * (x.ndim - used)
+    parts = any(map(is_array, entries)) and all(any(map(_is_advanced, some)) for some in (before, after))
+    return [*before, *([Ellipsis] if parts and not rest else rest), *after]
+
+
+def _integer(entry: Any) -> int:
+    try:
+        return operator.index(entry)
+    except TypeError:
+        raise IndexError(
+            f"{entry!r} is not an index. Give integers, slices, '...', None, or arrays of integers or booleans."
+        ) from None
+
+
+def _is_advanced(entry: Any) -> bool:
+    return not (entry is None or isinstance(entry, slice))
 
 
 def _width(entry: Any) -> int:
@@ -162,7 +196,8 @@ def _pattern(x: Any, entries: list[Any]) -> tuple[tuple[Any, ...], list[Any]]:
             pattern.append("array")
             operands.append(lifted(x, entry))
         else:
-            pattern.append(("slice", entry.start, entry.stop, entry.step) if isinstance(entry, slice) else entry)
+            spelled = ("slice", entry.start, entry.stop, entry.step) if isinstance(entry, slice) else entry
+            pattern.append("..." if entry is Ellipsis else spelled)
     for operand in operands:
         if _dtype(operand).kind not in "iub":
             raise OperationError(f"An index array has integers or booleans; got {operand.dtype}.")

@@ -18,6 +18,7 @@ from shardwright.eager.calls import (
     tracing,
     unary,
     user_depth,
+    warn,
 )
 from shardwright.eager.held import Held
 from shardwright.eager.placement import auto_sharding, auto_spec, current_policy, sharding_for
@@ -45,4 +46,5 @@ __all__ = [
     "tracing",
     "unary",
     "user_depth",
+    "warn",
 ]

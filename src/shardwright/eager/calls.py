@@ -6,6 +6,7 @@ inside `strict()` raise.
 """
 
 import contextlib
+import math
 import sys
 import threading
 import warnings
@@ -119,16 +120,18 @@ def _scales_safely(name: str, operands: Sequence[Any], attrs: Attrs) -> bool | N
     """Whether a partial operand may be multiplied by other arrays summand by summand: an infinity, a NaN or a division by 0
     would not be the sum's. All devices decide by the same numbers, the extremes of all elements. None where no data decides."""
     arrays = [x for x in operands if isinstance(x, Held)]
-    linear = OPS[name].fitted(tuple(x.shape for x in arrays), attrs).linear if len(arrays) > 1 else ""
-    if linear not in ("mul", "over"):
+    rule = OPS[name].fitted(tuple(x.shape for x in arrays), attrs) if len(arrays) > 1 else None
+    if rule is None or rule.linear not in ("mul", "over"):
         return None
+    summed = math.prod(rule.sizes[factor] for factor in rule.sums)
+    result = OPS[name].dtypes([x.dtype if isinstance(x, Held) else type(x) for x in operands], attrs)[0]
     for x in arrays:
         if x._layout.partial_lanes or not x.size:
             continue
         size = apply("abs", (x,)) if x.dtype.kind != "u" else x
         everything = Attrs(axis=tuple(range(x.ndim)), keepdims=False)
         largest, smallest = (float(apply(which, (size,), everything).host()) for which in ("max", "min"))
-        if not scales_safely(largest, smallest, x.dtype, linear == "over"):
+        if not scales_safely(largest * summed, smallest, result, rule.linear == "over"):
             return False
     return True
 
@@ -333,7 +336,12 @@ def mind_gathers(gathers: Sequence[ImplicitGather], line: str = "") -> None:
         if _strict.get():
             raise ImplicitGatherError(f"{message}{advice} ({line}; inside strict())")
         if size > WARN_ABOVE:
-            warnings.warn(f"{message}{advice} ({line})", ImplicitGatherWarning, stacklevel=user_depth())
+            warn(f"{message}{advice} ({line})", ImplicitGatherWarning)
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the user's line."""
+    warnings.warn(message, category, stacklevel=user_depth())
 
 
 _NOT_THE_USERS = frozenset(("shardwright", "optree", "numpy", "contextlib", "functools"))

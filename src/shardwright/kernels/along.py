@@ -6,32 +6,26 @@ from typing import Any
 import numpy as np
 
 from shardwright.kernels.call import Call, Data, Space
-from shardwright.ops import is_small
+from shardwright.ops import finite_range, is_small
 
 
 def lowest(dtype: "np.dtype[Any]") -> Any:
     """What never wins a maximum."""
-    if dtype.kind == "b":
-        return False
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).min
-    return -np.inf if not is_small(dtype) or np.isinf(np.asarray(-np.inf).astype(dtype)) else _finite(dtype)
+    return _end(dtype, -np.inf, 0)
 
 
 def highest(dtype: "np.dtype[Any]") -> Any:
     """What never wins a minimum."""
+    return _end(dtype, np.inf, 1)
+
+
+def _end(dtype: "np.dtype[Any]", infinity: float, end: int) -> Any:
+    """One end of a dtype's values: an infinity, or the last finite value of integers and of floats without infinities."""
     if dtype.kind == "b":
-        return True
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).max
-    return np.inf if not is_small(dtype) or np.isinf(np.asarray(np.inf).astype(dtype)) else -_finite(dtype)
-
-
-def _finite(dtype: "np.dtype[Any]") -> float:
-    """The lowest number of a small float that has no infinities."""
-    bits = np.dtype(f"u{dtype.itemsize}")
-    every = np.arange(2 ** (8 * dtype.itemsize), dtype=bits).view(dtype).astype(np.float64)
-    return float(np.nanmin(every))
+        return bool(end)
+    if dtype.kind in "iu" or (is_small(dtype) and not np.isinf(np.asarray(infinity).astype(dtype))):
+        return finite_range(dtype)[end]
+    return infinity
 
 
 def reduction(name: str, identity: Callable[["np.dtype[Any]"], Any]) -> Callable[..., Data]:
@@ -64,15 +58,21 @@ def along(function: Callable[..., Data]) -> Callable[..., Data]:
 
 
 def sort(xp: Space, x: Data, axis: int, descending: bool, stable: bool) -> Data:
-    result = xp.sort(x, axis=axis, stable=stable)
+    result = xp.sort(_sortable(xp, x), axis=axis, stable=stable)
     return xp.flip(result, axis=axis) if descending else result
 
 
 def argsort(xp: Space, x: Data, axis: int, descending: bool, stable: bool) -> Data:
+    x = _sortable(xp, x)
     if not descending:
         return xp.astype(xp.argsort(x, axis=axis, stable=stable), np.int64)
     order = xp.flip(xp.argsort(xp.flip(x, axis=axis), axis=axis, stable=stable), axis=axis)
     return xp.astype(x.shape[axis] - 1 - order, np.int64)
+
+
+def _sortable(xp: Space, x: Data) -> Data:
+    """NumPy does not sort the NaNs of small floats of ml_dtypes last."""
+    return xp.astype(x, np.float32) if is_small(np.dtype(x.dtype)) else x
 
 
 def searchsorted(call: Call, x: Data, values: Data) -> Data:

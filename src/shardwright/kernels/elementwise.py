@@ -83,7 +83,7 @@ def _kind(x: Any) -> str:
 def floor_divide(xp: Space, x1: Any, x2: Any) -> Data:
     """NumPy's, but infinities as the Array API standard has them: inf // 2 is inf, 2 // -inf is -0."""
     result = xp.floor_divide(x1, x2)
-    if np.dtype(result.dtype).kind != "f":
+    if np.dtype(result.dtype).kind in "biuc":
         return result
     a, b = (xp.asarray(x, dtype=result.dtype) for x in (x1, x2))
     odd = (xp.isinf(a) & xp.isfinite(b)) | (xp.isfinite(a) & xp.isinf(b))

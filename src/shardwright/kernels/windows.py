@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.kernels.call import Call, Data
 from shardwright.kernels.contraction import Label, einsum
-from shardwright.ops import RowMap
+from shardwright.ops import RowMap, is_small
 
 
 def _slices(call: Call, data: Data) -> Iterator[Data]:
@@ -47,8 +47,15 @@ def convolution(call: Call, data: Data, weights: Data) -> Data:
 
 
 def pooling(name: str) -> Callable[..., Data]:
-    """Reduce windows of `b spatial… c`."""
-    return lambda call, data: getattr(call.xp, name)(call.xp.stack(list(_slices(call, data)), axis=-1), axis=-1)
+    """Reduce windows of `b spatial… c`; small floats of ml_dtypes are averaged in float32, as other averages are."""
+
+    def kernel(call: Call, data: Data) -> Data:
+        windows = call.xp.stack(list(_slices(call, data)), axis=-1)
+        if name == "mean" and is_small(call.dtypes[0]):
+            windows = call.xp.astype(windows, np.float32)
+        return getattr(call.xp, name)(windows, axis=-1)
+
+    return kernel
 
 
 def fill_of(name: str, dtype: "np.dtype[Any]", lowest: Callable[["np.dtype[Any]"], Any]) -> Any:

@@ -5,7 +5,6 @@ mesh of `with mesh:`, with the sharding of `sharding=` or of the current policy.
 """
 
 import sys as _sys
-import typing as _t
 
 import numpy as _np
 
@@ -142,6 +141,7 @@ from shardwright.numpy.moves import (
     tile,
     unstack,
 )
+from shardwright.numpy.protocol import accepted as _accepted
 from shardwright.numpy.statistics import (
     all,
     any,
@@ -344,41 +344,5 @@ __all__ = [
 ]
 
 
-def _by_numpys() -> dict[_t.Any, _t.Callable[..., _t.Any]]:
-    """Maps NumPy's functions to ours of the same name, some also by older NumPy names."""
-    ours = {
-        name: globals()[name] for name in __all__ if callable(globals()[name]) and not isinstance(globals()[name], type)
-    }
-    older = {
-        "concatenate": concat,
-        "transpose": _transposed,
-        "amax": max,
-        "amin": min,
-        "array_equal": _array_equal,
-        "allclose": _allclose,
-        **{name: _attribute(name) for name in ("ndim", "shape", "size")},
-    }
-    pairs = {getattr(_np, name, None): function for name, function in (ours | older).items()}
-    pairs |= {getattr(_np.linalg, name, None): getattr(linalg, name) for name in linalg.__all__}
-    pairs |= {getattr(_np.fft, name, None): getattr(fft, name) for name in fft.__all__}
-    return {function: ours for function, ours in pairs.items() if function is not None}
-
-
-def _attribute(name: str) -> _t.Callable[[_t.Any], _t.Any]:
-    return lambda a: getattr(a, name)
-
-
-def _transposed(a: _Array, axes: _t.Any = None) -> _Array:
-    return a.transpose(*(axes or ()))
-
-
-def _array_equal(a1: _t.Any, a2: _t.Any, equal_nan: _t.Any = False) -> _t.Any:
-    return _np.array_equal(_np.asarray(a1), _np.asarray(a2), equal_nan=equal_nan)
-
-
-def _allclose(a: _t.Any, b: _t.Any, *args: _t.Any, **options: _t.Any) -> _t.Any:
-    return _np.allclose(_np.asarray(a), _np.asarray(b), *args, **options)
-
-
 _Array.namespace = _sys.modules[__name__]
-_Array.functions = _by_numpys()
+_Array.functions = _accepted(_sys.modules[__name__])

@@ -1,12 +1,13 @@
-"""Shared helpers of the namespace: operands, axes, dtypes."""
+"""Shared helpers of the namespace: operands, integers, axes, dtypes."""
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from shardwright.arrays import Array, PerDevice
-from shardwright.errors import ArrayError, AxisError, OperationError
+from shardwright.errors import ArrayError, AxisError, OperationError, TraceError
 
 Axis = int | Sequence[int] | None
 SCALARS = (bool, int, float, complex)
@@ -46,11 +47,41 @@ def array(name: str, x: Any) -> Array:
     return result
 
 
+def integer(name: str, what: str, value: Any) -> int:
+    """A checked integer argument: floats and strings are refused."""
+    return _indexed((value,), f"{name}: {what}={value!r}; give an integer.")[0]
+
+
+def integers(name: str, what: str, value: Any) -> tuple[int, ...]:
+    """Checked integer arguments, given as one integer or a sequence of them."""
+    several = isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
+    return _indexed(
+        value if several else (value,), f"{name}: {what}={value!r}; give an integer or a sequence of integers."
+    )
+
+
+def _indexed(values: Iterable[Any], text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(operator.index, values))
+    except TraceError:
+        raise
+    except TypeError:
+        raise OperationError(text) from None
+
+
+def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
+    """A checked shape, given as one size or a sequence of them."""
+    result = integers(name, "shape", shape)
+    if any(n < 0 for n in result):
+        raise OperationError(f"{name}: shape={shape!r} has a negative size. Give sizes of 0 or more.")
+    return result
+
+
 def axes_of(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
     """Checked dim indices, counted from the front; None is all dims."""
     if axis is None:
         return tuple(range(ndim))
-    given = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
+    given = tuple(axis) if isinstance(axis, Iterable) else (axis,)
     result = tuple(axis_of(name, one, ndim) for one in given)
     if len(set(result)) < len(result):
         raise OperationError(f"{name}: axis={axis} names a dim twice.")

@@ -7,11 +7,12 @@ import numpy as np
 
 from shardwright.arrays import Array, shard
 from shardwright.eager import apply, lifted, sharding_for
-from shardwright.errors import ArrayError
+from shardwright.errors import ArrayError, OperationError
 from shardwright.mesh import current_mesh
-from shardwright.numpy.common import array
+from shardwright.numpy.common import array, integer, operands, sizes_of
 from shardwright.numpy.common import arrays as as_arrays
-from shardwright.numpy.elementwise import check_device
+from shardwright.numpy.elementwise import astype, check_device, where
+from shardwright.numpy.statistics import any
 from shardwright.ops import Attrs
 from shardwright.sharding import P, Sharding
 
@@ -55,18 +56,14 @@ def _nested(obj: Any) -> Any:
     return obj.numpy() if isinstance(obj, Array) else obj
 
 
-def _shape(shape: Shape) -> tuple[int, ...]:
-    return (int(shape),) if isinstance(shape, int | np.integer) else tuple(int(n) for n in shape)
-
-
 def zeros(shape: Shape, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
     """Zeros; float64 by default."""
-    return _new(np.zeros(_shape(shape), dtype or np.float64), sharding, device)
+    return _new(np.zeros(sizes_of("zeros", shape), dtype or np.float64), sharding, device)
 
 
 def ones(shape: Shape, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
     """Ones; float64 by default."""
-    return _new(np.ones(_shape(shape), dtype or np.float64), sharding, device)
+    return _new(np.ones(sizes_of("ones", shape), dtype or np.float64), sharding, device)
 
 
 def empty(shape: Shape, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
@@ -76,8 +73,11 @@ def empty(shape: Shape, *, dtype: Any = None, device: object = None, sharding: W
 
 def full(shape: Shape, fill_value: Any, *, dtype: Any = None, device: object = None, sharding: Where = None) -> Array:
     """An array filled with one value."""
-    value = fill_value.item() if isinstance(fill_value, Array) else fill_value
-    return _new(np.full(_shape(shape), value, dtype), sharding, device)
+    return _new(np.full(sizes_of("full", shape), _host(fill_value), dtype), sharding, device)
+
+
+def _host(value: Any) -> Any:
+    return value.numpy() if isinstance(value, Array) else value
 
 
 def _like(x: Array, host: Any, sharding: Where, device: object) -> Array:
@@ -106,7 +106,7 @@ def full_like(
     x: Array, /, fill_value: Any, *, dtype: Any = None, device: object = None, sharding: Where = None
 ) -> Array:
     """An array filled with one value, with an array's shape, dtype and sharding."""
-    return _like(x, np.full(x.shape, fill_value, dtype or x.dtype), sharding, device)
+    return _like(x, np.full(x.shape, _host(fill_value), dtype or x.dtype), sharding, device)
 
 
 def arange(
@@ -122,8 +122,35 @@ def linspace(
     start: Any, stop: Any, /, num: int, *, dtype: Any = None, device: object = None, endpoint: bool = True,
     sharding: Where = None,
 ) -> Array:  # fmt: skip
-    """A given number of evenly spaced values."""
-    return _new(np.linspace(start, stop, num, dtype=dtype, endpoint=endpoint), sharding, device)
+    """A given number of evenly spaced values; between Arrays the values are along a new first dim."""
+    check_device(device)
+    count = integer("linspace", "num", num)
+    if count < 0:
+        raise OperationError(f"linspace: num={num} is negative. Give 0 or more.")
+    if isinstance(start, Array) or isinstance(stop, Array):
+        result = _spaced(start, stop, count, dtype, endpoint)
+        return result if sharding is None else result.reshard(sharding)
+    return _new(np.linspace(start, stop, count, dtype=dtype, endpoint=endpoint), sharding, device)
+
+
+def _spaced(start: Any, stop: Any, num: int, dtype: Any, endpoint: bool) -> Array:
+    """`linspace` between Arrays, in the order of NumPy's computation, so that values are the same to the last bit."""
+    ends = operands("linspace", start, stop)
+    kind = np.result_type(*(x.dtype if isinstance(x, Array) else x for x in ends), 1.0)
+    first, last = (astype(x, kind) for x in as_arrays("linspace", *ends))
+    rank = max(first.ndim, last.ndim)
+    rows = first.beside(np.arange(num, dtype=kind).reshape(-1, *(1,) * rank))
+    distance, steps = last - first, num - 1 if endpoint else num
+    if steps > 0:
+        step = distance / steps
+        result = where(any(step == 0), rows / steps * distance, rows * step)  # a step may underflow
+    else:
+        result = rows * distance
+    result = result + first
+    if endpoint and num > 1:
+        result = where(rows == num - 1, last, result)
+    kind = kind if dtype is None else np.dtype(dtype)
+    return astype(apply("floor", (result,)) if kind.kind in "iu" else result, kind)
 
 
 def eye(
@@ -131,7 +158,9 @@ def eye(
     sharding: Where = None,
 ) -> Array:  # fmt: skip
     """Ones on a diagonal."""
-    return _new(np.eye(n_rows, n_cols, k=k, dtype=dtype or np.float64), sharding, device)
+    rows = integer("eye", "n_rows", n_rows)
+    cols = rows if n_cols is None else integer("eye", "n_cols", n_cols)
+    return _new(np.eye(rows, cols, k=integer("eye", "k", k), dtype=dtype or np.float64), sharding, device)
 
 
 def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None, sharding: Where = None) -> Array:
@@ -147,7 +176,7 @@ def _triangle(name: str, x: Any, k: int, lower: bool) -> Array:
     a = array(name, x)
     if a.ndim < 2:
         raise ArrayError(f"{name} takes at least two dims; got shape {a.shape}.")
-    result: Array = apply("triangle", (a,), Attrs(k=k, lower=lower))
+    result: Array = apply("triangle", (a,), Attrs(k=integer(name, "k", k), lower=lower))
     return result
 
 

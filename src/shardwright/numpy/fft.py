@@ -7,7 +7,8 @@ import numpy as np
 
 from shardwright.arrays import Array, shard
 from shardwright.eager import apply, sharding_for
-from shardwright.numpy.common import array, axes_of, axis_of
+from shardwright.errors import OperationError
+from shardwright.numpy.common import array, axes_of, axis_of, integer, integers
 from shardwright.numpy.elementwise import check_device
 from shardwright.ops import Attrs
 from shardwright.sharding import P, Sharding
@@ -18,12 +19,22 @@ def _length(name: str, n: int) -> int:
     return n // 2 + 1 if name in ("rfft", "rfftn", "ihfft") else n
 
 
+def _checked(name: str, sizes: Sequence[int], norm: str | None) -> str:
+    """The norm, checked like the rows of input."""
+    if any(n < 1 for n in sizes):
+        raise OperationError(f"{name}: a transform of {tuple(sizes)} rows; each dim needs at least 1.")
+    if norm not in (None, "backward", "ortho", "forward"):
+        raise OperationError(f"{name}: norm is 'backward', 'ortho' or 'forward', not {norm!r}.")
+    return norm or "backward"
+
+
 def _one(name: str) -> Callable[..., Array]:
-    def transform(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Array:
+    def transform(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str | None = "backward") -> Array:
         a = array(name, x)
         at = axis_of(name, axis, a.ndim)
-        size = n if n is not None else (2 * (a.shape[at] - 1) if name in ("irfft", "hfft") else a.shape[at])
-        attrs = Attrs(axis=at, norm=norm, length=n, sizes=(_length(name, size),))
+        default = 2 * (a.shape[at] - 1) if name in ("irfft", "hfft") else a.shape[at]
+        size = default if n is None else integer(name, "n", n)
+        attrs = Attrs(axis=at, norm=_checked(name, (size,), norm), length=size, sizes=(_length(name, size),))
         result: Array = apply(name, (a,), attrs)
         return result
 
@@ -32,16 +43,23 @@ def _one(name: str) -> Callable[..., Array]:
 
 def _several(name: str) -> Callable[..., Array]:
     def transform(
-        x: Any, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+        x: Any,
+        /,
+        *,
+        s: Sequence[int] | None = None,
+        axes: Sequence[int] | None = None,
+        norm: str | None = "backward",
     ) -> Array:
         a = array(name, x)
         given = axes if axes is not None else (range(a.ndim - len(s), a.ndim) if s is not None else None)
         dims = axes_of(name, None if given is None else tuple(given), a.ndim)
-        sizes = list(s) if s is not None else [a.shape[d] for d in dims]
+        sizes = [a.shape[d] for d in dims] if s is None else list(integers(name, "s", s))
+        if len(sizes) != len(dims):
+            raise OperationError(f"{name}: s={s} has {len(sizes)} sizes for {len(dims)} dims. Give one for each.")
         if name == "irfftn" and s is None:
             sizes[-1] = 2 * (sizes[-1] - 1)
         out = [*sizes[:-1], _length(name, sizes[-1])]
-        attrs = Attrs(axis=dims, norm=norm, length=tuple(sizes), sizes=tuple(out))
+        attrs = Attrs(axis=dims, norm=_checked(name, sizes, norm), length=tuple(sizes), sizes=tuple(out))
         result: Array = apply(name, (a,), attrs)
         return result
 

@@ -1,5 +1,7 @@
 """Linear algebra: products with any sharding; decompositions gather split matrices and keep batch dims split."""
 
+import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +10,7 @@ from shardwright.arrays import Array
 from shardwright.eager import apply
 from shardwright.eager import matmul as matmul_operator
 from shardwright.errors import OperationError
-from shardwright.numpy.common import Axis, array, axes_of, axis_of, operands
+from shardwright.numpy.common import Axis, array, axes_of, axis_of, integer, operands
 from shardwright.numpy.common import arrays as lifted
 from shardwright.numpy.elementwise import astype
 from shardwright.numpy.moves import matrix_transpose, moveaxis, reshape
@@ -27,13 +29,8 @@ def matmul(x1: Any, x2: Any, /) -> Array:
 
 def einsum(subscripts: str, /, *arrays: Any) -> Array:
     """Products summed over the letters that are not in the result: `einsum("bij,bjk->bik", x, y)`."""
-    given = lifted("einsum", *arrays)
-    if "->" not in subscripts:
-        letters = [c for c in subscripts if c.isalpha()]
-        rest = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-        subscripts += "->" + "..." * ("..." in subscripts) + rest
-    left, right = subscripts.replace(" ", "").split("->")
-    terms = left.split(",")
+    terms, right = _parsed(subscripts)
+    left, given = ",".join(terms), lifted("einsum", *arrays)
     letters = [c for c in right if c != "."]
     if len(set(letters)) < len(letters) or not set(letters) <= set(left) or ("..." in left and "..." not in right):
         raise OperationError(
@@ -42,6 +39,10 @@ def einsum(subscripts: str, /, *arrays: Any) -> Array:
     if len(terms) != len(given):
         raise OperationError(f"einsum: {subscripts!r} has {len(terms)} operands; got {len(given)}.")
     for i, term in enumerate(terms):
+        if len(term.replace("...", "")) > given[i].ndim or ("." not in term and len(term) < given[i].ndim):
+            raise OperationError(
+                f"einsum: {term!r} of {subscripts!r} does not fit an operand of shape {given[i].shape}."
+            )
         for letter in dict.fromkeys(term):
             if term.count(letter) > 1 and letter != ".":
                 given[i], terms[i] = _diagonals(given[i], terms[i], letter)
@@ -50,6 +51,24 @@ def einsum(subscripts: str, /, *arrays: Any) -> Array:
     same = [x if x.dtype == kind else astype(x, kind) for x in given]
     result: Array = apply("einsum", same, Attrs(name="einsum", text=text))
     return result
+
+
+def _parsed(subscripts: Any) -> tuple[list[str], str]:
+    """The terms of the operands and of the result; without an arrow the letters that occur once, in order."""
+    if not isinstance(subscripts, str):
+        raise OperationError(
+            f"einsum: the first argument is a string such as 'ij,jk->ik'; got {type(subscripts).__name__}."
+        )
+    left, arrow, right = subscripts.replace(" ", "").partition("->")
+    terms = left.split(",")
+    for term in (*terms, right):
+        if not re.fullmatch(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*", term):
+            raise OperationError(
+                f"einsum: {term!r} of {subscripts!r} is invalid. A term has letters and at most one '...'; '->' occurs once."
+            )
+    if not arrow:
+        right = "..." * ("..." in left) + "".join(sorted(c for c in set(left) if c.isalpha() and left.count(c) == 1))
+    return terms, right
 
 
 def _spaced(term: str) -> str:
@@ -63,6 +82,9 @@ def _diagonals(x: Array, term: str, letter: str) -> tuple[Array, str]:
         raise OperationError(
             f"einsum: {term!r} repeats {letter!r} and has '...', which is not supported. Take the diagonal first."
         )
+    if len({x.shape[i] for i in places}) > 1:
+        sizes = " and ".join(str(x.shape[i]) for i in places)
+        raise OperationError(f"einsum: {term!r} repeats {letter!r}, whose dims have different sizes: {sizes}.")
     while len(places) > 1:
         x = diagonal(moveaxis(x, places[:2], (-2, -1)))
         rest = [c for i, c in enumerate(term) if i not in places[:2]]
@@ -74,11 +96,17 @@ def _diagonals(x: Array, term: str, letter: str) -> tuple[Array, str]:
 def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Array:
     """Products summed over several dims of both operands."""
     a, b = lifted("tensordot", x1, x2)
-    if isinstance(axes, int):
-        left, right = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
+    if not isinstance(axes, Iterable):
+        count = integer("tensordot", "axes", axes)
+        if not 0 <= count <= min(a.ndim, b.ndim):
+            raise OperationError(
+                f"tensordot: axes={count} dims of operands of shapes {a.shape} and {b.shape}; give 0 to {min(a.ndim, b.ndim)}."
+            )
+        left, right = tuple(range(a.ndim - count, a.ndim)), tuple(range(count))
+    elif len(both := tuple(axes)) == 2:
+        left, right = axes_of("tensordot", both[0], a.ndim), axes_of("tensordot", both[1], b.ndim)
     else:
-        left = tuple(axis_of("tensordot", i, a.ndim) for i in axes[0])
-        right = tuple(axis_of("tensordot", i, b.ndim) for i in axes[1])
+        raise OperationError(f"tensordot: axes={axes}; give an integer, or the dims of both operands.")
     if len(left) != len(right):
         raise OperationError(
             f"tensordot: axes gives {len(left)} dims of the first operand and {len(right)} of the second. Give equally many."
@@ -93,8 +121,7 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Array:
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     """Products of vectors along a dim, the first conjugated."""
-    a, b = operands("vecdot", x1, x2)
-    a, b = moveaxis(a, axis, -1), moveaxis(b, axis, -1)
+    a, b = (moveaxis(x, axis_of("vecdot", axis, x.ndim), -1) for x in lifted("vecdot", x1, x2))
     if a.dtype.kind == "c":
         a = apply("conj", (a,))
     result: Array = apply("einsum", (a, b), Attrs(name="vecdot", text="... k, ... k -> ..."))
@@ -103,15 +130,17 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
 
 def outer(x1: Any, x2: Any, /) -> Array:
     """All products of two vectors' elements."""
-    a, b = operands("outer", x1, x2)
+    a, b = lifted("outer", x1, x2)
+    if a.ndim != 1 or b.ndim != 1:
+        raise OperationError(f"outer takes vectors; got shapes {a.shape} and {b.shape}. Flatten with reshape(x, -1).")
     result: Array = reshape(a, (-1, 1)) * reshape(b, (1, -1))
     return result
 
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     """Cross products of vectors of three elements."""
-    a, b = operands("cross", x1, x2)
-    if a.shape[axis] != 3 or b.shape[axis] != 3:
+    a, b = lifted("cross", x1, x2)
+    if any(x.shape[axis_of("cross", axis, x.ndim)] != 3 for x in (a, b)):
         raise OperationError(f"cross: the dim must have size 3; got shapes {a.shape} and {b.shape} along {axis}.")
     a, b = moveaxis(a, axis, -1), moveaxis(b, axis, -1)
     turned = np.array([1, 2, 0]), np.array([2, 0, 1])
@@ -119,11 +148,16 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     return moveaxis(result, -1, axis if axis < 0 else axis + result.ndim - a.ndim)
 
 
-def _matrices(name: str, x: Any, **attrs: Any) -> Any:
+def _matrix(name: str, x: Any) -> Array:
+    """The only operand of an operation, checked to have at least two dims."""
     a = array(name, x)
     if a.ndim < 2:
         raise OperationError(f"{name} takes matrices, at least two dims; got shape {a.shape}.")
-    return apply(name, (a,), Attrs(**attrs))
+    return a
+
+
+def _matrices(name: str, x: Any, **attrs: Any) -> Any:
+    return apply(name, (_matrix(name, x),), Attrs(**attrs))
 
 
 def _square(name: str, x: Any, **attrs: Any) -> Any:
@@ -172,7 +206,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array
 
 def matrix_power(x: Any, n: int, /) -> Array:
     """The n-th power of matrices."""
-    result: Array = _square("matrix_power", x, n=int(n))
+    result: Array = _square("matrix_power", x, n=integer("matrix_power", "n", n))
     return result
 
 
@@ -193,13 +227,14 @@ def solve(x1: Any, x2: Any, /) -> Array:
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
     """Sums of diagonals."""
-    return sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
+    return sum(diagonal(_matrix("trace", x), offset=offset), axis=-1, dtype=dtype)
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     """Diagonals of matrices."""
-    a = array("diagonal", x)
+    a = _matrix("diagonal", x)
     m, n = a.shape[-2:]
+    offset = integer("diagonal", "offset", offset)
     size = max(0, min(m, n - offset) if offset >= 0 else min(m + offset, n))
     result: Array = _matrices("diagonal", a, offset=offset, sizes=(("d", size),))
     return result
@@ -277,7 +312,7 @@ def eigvalsh(x: Any, /) -> Array:
 
 def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
     """An orthogonal and an upper triangular factor."""
-    a = array("qr", x)
+    a = _matrix("qr", x)
     if mode == "complete":
         return QRResult(*_matrices("qr_complete", a, mode="complete"))
     if mode != "reduced":
@@ -292,14 +327,14 @@ def slogdet(x: Any, /) -> SlogdetResult:
 
 def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
     """Singular values and vectors."""
-    a = array("svd", x)
+    a = _matrix("svd", x)
     sizes = (("q", min(a.shape[-2:])),)
     return SVDResult(*_matrices("svd_full" if full_matrices else "svd", a, full_matrices=full_matrices, sizes=sizes))
 
 
 def svdvals(x: Any, /) -> Array:
     """Singular values."""
-    a = array("svdvals", x)
+    a = _matrix("svdvals", x)
     result: Array = _matrices("svdvals", a, sizes=(("q", min(a.shape[-2:])),))
     return result
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.arrays import Array, held_like
+from shardwright.arrays import Array, held_like, index_array, row_indices
 from shardwright.arrays import take as take_rows
 from shardwright.eager import apply, find
 from shardwright.errors import OperationError
-from shardwright.numpy.common import array, axes_of, axis_of, operands
+from shardwright.numpy.common import array, axes_of, axis_of, integer, integers, operands, sizes_of
 from shardwright.numpy.common import arrays as lifted
 from shardwright.ops import Attrs, RowMap
 
@@ -18,7 +18,7 @@ from shardwright.ops import Attrs, RowMap
 def reshape(x: Any, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Array:
     """The same elements in another shape; dims that are not merged stay split."""
     a = array("reshape", x)
-    new = [int(shape)] if isinstance(shape, int | np.integer) else [int(n) for n in shape]
+    new = list(integers("reshape", "shape", shape))
     if any(n < -1 for n in new):
         raise OperationError(f"reshape: sizes are 0 or more, or -1 for the rest; got {tuple(new)}.")
     if new.count(-1) > 1:
@@ -47,7 +47,7 @@ def _share_memory(one: Any, other: Any) -> bool:
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
     """Dims in another order."""
     a = array("permute_dims", x)
-    order = tuple(axis_of("permute_dims", axis, a.ndim) for axis in axes)
+    order = tuple(axis_of("permute_dims", axis, a.ndim) for axis in integers("permute_dims", "axes", axes))
     if sorted(order) != list(range(a.ndim)):
         raise OperationError(
             f"permute_dims: axes={tuple(axes)} is not a permutation of the {a.ndim} dims of shape {a.shape}."
@@ -79,7 +79,7 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
 def expand_dims(x: Any, /, axis: int | Sequence[int]) -> Array:
     """New dims of size 1."""
     a = array("expand_dims", x)
-    count = 1 if isinstance(axis, int | np.integer) else len(axis)
+    count = len(integers("expand_dims", "axis", axis))
     new = axes_of("expand_dims", axis, a.ndim + count)
     old = iter(a.shape)
     return _shaped(a, tuple(1 if d in new else next(old) for d in range(a.ndim + count)))
@@ -95,10 +95,10 @@ def squeeze(x: Any, /, axis: int | Sequence[int]) -> Array:
     return _shaped(a, tuple(n for d, n in enumerate(a.shape) if d not in gone))
 
 
-def broadcast_to(x: Any, /, shape: Sequence[int]) -> Array:
+def broadcast_to(x: Any, /, shape: int | Sequence[int]) -> Array:
     """Elements repeated along new dims and dims of size 1."""
     a = array("broadcast_to", x)
-    new = tuple(int(n) for n in shape)
+    new = sizes_of("broadcast_to", shape)
     if len(new) < a.ndim:
         raise OperationError(f"broadcast_to: shape {a.shape} has more dims than {new}.")
     result: Array = apply("broadcast_to", (a,), Attrs(shape=new))
@@ -169,10 +169,14 @@ def roll(x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | N
     a = array("roll", x)
     if axis is None:
         return reshape(roll(reshape(a, -1), shift, axis=0), a.shape)
-    dims = [axis_of("roll", one, a.ndim) for one in ((axis,) if isinstance(axis, int | np.integer) else axis)]
-    by = [int(shift)] * len(dims) if isinstance(shift, int | np.integer) else [int(n) for n in shift]
+    dims = [axis_of("roll", one, a.ndim) for one in integers("roll", "axis", axis)]
+    by = integers("roll", "shift", shift)
+    if len(by) == 1:
+        by *= len(dims)
+    elif len(dims) == 1:
+        dims *= len(by)
     if len(by) != len(dims):
-        raise OperationError(f"roll: {len(by)} shifts {shift} for {len(dims)} dims {axis}.")
+        raise OperationError(f"roll: {len(by)} shifts {shift} for {len(dims)} dims {axis}. Give equally many, or one.")
     totals: dict[int, int] = {}
     for dim, n in zip(dims, by, strict=True):
         totals[dim] = totals.get(dim, 0) + n
@@ -186,18 +190,26 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
     if axis is None:
         a, axis = reshape(a, -1), 0
     at = axis_of("repeat", axis, a.ndim)
-    if isinstance(repeats, int | np.integer):
-        if repeats < 0:
-            raise OperationError(f"repeat: repeats={repeats} is negative. Give 0 or more.")
-        return _mapped("repeat", a, {at: RowMap(a.shape[at] * int(repeats), every=max(int(repeats), 1))})
-    counts = operands("repeat", a, repeats)[1]
+    if not isinstance(repeats, Array) and not np.ndim(repeats):
+        times = integer("repeat", "repeats", repeats)
+        if times < 0:
+            raise OperationError(f"repeat: repeats={times} is negative. Give 0 or more.")
+        return _mapped("repeat", a, {at: RowMap(a.shape[at] * times, every=max(times, 1))})
+    counts = index_array("repeat", lifted("repeat", a, repeats)[1], "repeats")
+    if counts.ndim > 1 or counts.size not in (1, a.shape[at]):
+        raise OperationError(
+            f"repeat: counts of shape {counts.shape} don't fit dim {at} of size {a.shape[at]}. Give one count for each row."
+        )
     return find("repeat", [a, counts], Attrs(axis=at))[0]
 
 
-def tile(x: Any, repetitions: Sequence[int], /) -> Array:
-    """Repeats the tensor along each dim."""
+def tile(x: Any, repetitions: int | Sequence[int], /) -> Array:
+    """Repeats the tensor along each dim; one integer is for the last dim."""
     a = array("tile", x)
-    times = (1,) * (a.ndim - len(repetitions)) + tuple(repetitions)
+    times = integers("tile", "repetitions", repetitions)
+    if any(n < 0 for n in times):
+        raise OperationError(f"tile: repetitions={repetitions} has a negative number. Give 0 or more.")
+    times = (1,) * (a.ndim - len(times)) + times
     a = _shaped(a, (1,) * (len(times) - a.ndim) + a.shape)
     maps = {d: RowMap(n * t, wrap=n) for d, (n, t) in enumerate(zip(a.shape, times, strict=True)) if t != 1 and n}
     if not a.size:
@@ -219,6 +231,11 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
 
 def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
     """Elements along a dim by index, one index for each element of the result."""
-    a, rows = operands("take_along_axis", x, indices)
-    result: Array = apply("take_along_axis", (a, rows), Attrs(axis=axis_of("take_along_axis", axis, a.ndim)))
+    a, rows = lifted("take_along_axis", x, indices)
+    at = axis_of("take_along_axis", axis, a.ndim)
+    if rows.ndim != a.ndim:
+        raise OperationError(
+            f"take_along_axis: indices of shape {rows.shape} for a tensor of shape {a.shape}. Give {a.ndim} dims."
+        )
+    result: Array = apply("take_along_axis", (a, row_indices("take_along_axis", a, rows, at)), Attrs(axis=at))
     return result

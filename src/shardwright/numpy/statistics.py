@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwright.arrays import Array, held_like
 from shardwright.arrays import take as take_rows
-from shardwright.eager import apply, find, make
+from shardwright.eager import apply, find, make, warn
 from shardwright.errors import OperationError
 from shardwright.numpy.common import (
     Axis,
@@ -15,6 +15,7 @@ from shardwright.numpy.common import (
     arrays,
     axes_of,
     axis_of,
+    integer,
     is_float,
     operands,
     reduced,
@@ -22,6 +23,7 @@ from shardwright.numpy.common import (
     wide_dtype,
 )
 from shardwright.numpy.elementwise import astype
+from shardwright.numpy.moves import broadcast_to, concat
 from shardwright.ops import Attrs
 from shardwright.sharding import Sharding
 
@@ -89,19 +91,22 @@ def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """Variances over dims, from the differences to the mean: stable, with two small reductions if dims are split."""
+    """Variances over dims, from the differences to the mean: stable, with two small reductions if dims are split.
+
+    Without degrees of freedom (`correction` is at least the number of elements) it warns and divides by 0, as NumPy does.
+    """
     a = array("var", x)
     dims = axes_of("var", axis, a.ndim)
-    left = math.prod(a.shape[dim] for dim in dims) - correction
+    count = math.prod(a.shape[dim] for dim in dims)
+    if count <= correction:
+        warn(f"var: {count} elements and correction={correction} leave no degrees of freedom.", RuntimeWarning)
     wide = wide_dtype(a.dtype)
     values = a if wide == a.dtype else astype(a, wide)
-    distance = values - reduced(mean(values, axis=dims, keepdims=True))
+    # The sum is reduced before it is divided: equal elements have the variance 0.
+    distance = values - reduced(_reduce("sum", values, dims, True)) / (count or math.nan)
     squares = apply("real", (distance * apply("conj", (distance,)),)) if wide.kind == "c" else distance * distance
-    result: Array = (
-        _reduce("sum", squares, dims, keepdims) / left
-        if left > 0
-        else _reduce("sum", squares, dims, keepdims) * math.nan
-    )
+    free = count - correction
+    result: Array = _reduce("sum", squares, dims, keepdims) / (free if free > 0 else 0)
     return result if wide == a.dtype or not is_float(a.dtype) else astype(result, a.dtype)
 
 
@@ -165,6 +170,8 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
     """The indices at which values keep an array sorted."""
     a, values = operands("searchsorted", x1, x2)
     values = values if isinstance(values, Array) else a.beside(np.asarray(values))
+    if side not in ("left", "right"):
+        raise OperationError(f"searchsorted: side is 'left' or 'right', not {side!r}.")
     if sorter is not None:
         a = take_rows(a, arrays("searchsorted", a, sorter)[1], 0)
     result: Array = apply("searchsorted", (a, values), Attrs(side=side))
@@ -174,18 +181,18 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
 # -- sorting and sets -----------------------------------------------------------------------------------------------------
 
 
-def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool | None = True) -> Array:
     """Elements sorted along a dim; a split dim is gathered first."""
     a = array("sort", x)
-    attrs = Attrs(axis=axis_of("sort", axis, a.ndim), descending=descending, stable=stable)
+    attrs = Attrs(axis=axis_of("sort", axis, a.ndim), descending=descending, stable=stable is not False)
     result: Array = apply("sort", (a,), attrs)
     return result
 
 
-def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool | None = True) -> Array:
     """The indices that sort a dim; a split dim is gathered first."""
     a = array("argsort", x)
-    attrs = Attrs(axis=axis_of("argsort", axis, a.ndim), descending=descending, stable=stable)
+    attrs = Attrs(axis=axis_of("argsort", axis, a.ndim), descending=descending, stable=stable is not False)
     result: Array = apply("argsort", (a,), attrs)
     return result
 
@@ -270,13 +277,17 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
     """Differences between neighbours along a dim, n times."""
     a = array("diff", x)
     at = axis_of("diff", axis, a.ndim)
-    parts = [p for p in (prepend, a, append) if p is not None]
-    if len(parts) > 1:
-        a = apply("concat", arrays("diff", *parts), Attrs(axis=at))
+    if integer("diff", "n", n) < 0:
+        raise OperationError(f"diff: n={n} is negative. Give 0 or more.")
+    if not n:
+        return a.again()
+    row = tuple(1 if d == at else size for d, size in enumerate(a.shape))
+    parts = arrays("diff", *(p for p in (prepend, a, append) if p is not None))
+    a = concat([p if p.ndim else broadcast_to(p, row) for p in parts], axis=at)
     for _ in range(n):
         if not a.shape[at]:
             break
         lead = (slice(None),) * at
         later, earlier = a[(*lead, slice(1, None))], a[(*lead, slice(None, -1))]
         a = later != earlier if a.dtype.kind == "b" else later - earlier
-    return a if n else a.again()
+    return a

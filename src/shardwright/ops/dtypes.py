@@ -4,7 +4,7 @@ An array operand is given by its dtype, a Python scalar by its type: scalars are
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,21 @@ def is_small(dtype: DType) -> bool:
     return dtype.type.__module__.split(".")[0] == "ml_dtypes"
 
 
+@cache
+def finite_range(dtype: DType) -> tuple[float, float]:
+    """The lowest and the highest finite value of a dtype; for a complex dtype, of its parts."""
+    if is_small(dtype) and dtype.itemsize <= 2:
+        bits = np.dtype(f"u{dtype.itemsize}")
+        with np.errstate(all="ignore"):
+            every = np.arange(2 ** (8 * dtype.itemsize), dtype=bits).view(dtype).astype(np.float64)
+        finite = every[np.isfinite(every)]
+        return float(finite.min()), float(finite.max())
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min, np.iinfo(dtype).max
+    info = np.finfo(np.float16 if is_small(dtype) else dtype)  # small complex dtypes are pairs of 16 bits
+    return float(info.min), float(info.max)
+
+
 def small_dtype(dtypes: Sequence[DType]) -> DType | None:
     """The first small float of ml_dtypes, or None; NumPy has no weak scalars for these."""
     return next(filter(is_small, dtypes), None)
@@ -71,4 +86,4 @@ def small_dtype(dtypes: Sequence[DType]) -> DType | None:
 
 def as_weak(value: Any, small: DType | None) -> Any:
     """Converts a Python scalar to the small float of the other operands, unless it is complex."""
-    return value if small is None or type(value) not in (int, float) else np.asarray(value, small)
+    return value if small is None or type(value) not in (int, float) else np.asarray(float(value), small)

@@ -16,7 +16,7 @@ from shardwright.errors import ArrayError
 from shardwright.kernels import KERNELS, Call
 from shardwright.kernels.along import lowest
 from shardwright.mesh import Mesh
-from shardwright.ops import OPS, Attrs, Op, Rule, is_small
+from shardwright.ops import OPS, Attrs, Op, Rule, finite_range, is_small
 from shardwright.plan.code import Instruction, Local, Slot
 from shardwright.plan.fetch import Fetch
 from shardwright.plan.inner import extremes_steps, fetch_of, totals_of, totals_steps
@@ -250,7 +250,9 @@ def plan_operation(
     A partial operand may stay partial in a product with an array only if that is `trusted` to scale summands safely: that
     depends on data, which a program does not have.
     """
-    kinds = [kind if isinstance(kind, tuple) else canonical(kind, name == "divide") for kind in kinds]
+    if not all(isinstance(kind, tuple) for kind in kinds):
+        result = OPS[name].dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)[0]
+        kinds = [kind if isinstance(kind, tuple) else canonical(kind, result, name == "divide") for kind in kinds]
     types = [kind if isinstance(kind, tuple) else (type(kind), repr(kind)) for kind in kinds]
     key = (name, *types, attrs.key, wanted, trusted)
     found = _plans.get(key)
@@ -271,48 +273,55 @@ def make_plan(name: str, sharding: Sharding, shape: tuple[int, ...], attrs_key: 
 
 # -- which operations are linear in partial operands ----------------------------------------------------------------------
 
-_SAFE = {
-    2: 100.0,
-    4: 1e15,
-    8: 1e100,
-}  # by the size of a float: scales under which no summand of a sensible size overflows
+# By the highest value of a float dtype: scales under which no summand of a sensible size overflows. Below that, only those
+# under which none does: 300 · 300 is beyond float16.
+_SAFE = ((1e300, 1e100), (1e38, 1e15), (0.0, 1.0))
+_UNSAFE = {bool: False, int: 1 << 1024, float: float("inf"), complex: complex("inf")}
 
 
-def canonical(value: Any, divides: bool) -> Any:
+def canonical(value: Any, result: DType, divides: bool) -> Any:
     """What stands for a scalar in a plan, which depends on its type and on whether summands may be scaled by it only."""
-    kind = type(value)
-    if _is_safe((value,), divides):
-        return kind(1)
-    return kind(0) if kind in (bool, int) else kind("inf")
+    return type(value)(1) if _is_safe((value,), result, divides) else _UNSAFE[type(value)]
 
 
-def scales_safely(largest: float, smallest: float, dtype: DType, divides: bool) -> bool:
-    """Whether summands may be scaled by elements of a dtype whose sizes lie between two numbers."""
-    if dtype.kind not in "fc":
-        return not divides or smallest > 0
-    limit = _SAFE[min(max(dtype.itemsize // (2 if dtype.kind == "c" else 1), 2), 8)]
-    return largest < limit and (not divides or smallest > 1 / limit)
+def scales_safely(largest: float, smallest: float, result: DType, divides: bool) -> bool:
+    """Whether summands may be scaled by elements whose sizes are between two numbers, if the product has a dtype."""
+    if result.kind in "biu" and not is_small(result):
+        return True  # integers wrap alike
+    highest = finite_range(result)[1]
+    limit = next(limit for least, limit in _SAFE if highest >= least)
+    return largest <= limit and (not divides or smallest >= 1 / limit)
 
 
-def _is_safe(values: Sequence[Any], divides: bool) -> bool:
+def _is_safe(values: Sequence[Any], result: DType, divides: bool) -> bool:
     """Whether summands may be scaled one by one: an infinity, a NaN or a division by 0 would not be the sum's."""
-    sizes = [(float(abs(x)), np.asarray(x).dtype) for x in values]
-    return all(scales_safely(size, size, dtype, divides) for size, dtype in sizes)
+    return all(scales_safely(size, size, result, divides) for size in map(_size, values))
+
+
+def _size(value: Any) -> float:
+    try:
+        return float(abs(value))
+    except OverflowError:  # an integer beyond every float
+        return float("inf")
 
 
 def _linear_for(
     rule: Rule, arrays: Sequence[tuple[Layout, DType]], scalars: Sequence[Any], result: DType, trusted: bool
 ) -> Rule:
-    """Drops linearity where the elements break it: boolean sums are ORs, integers wrap, integer averages truncate, and
-    products are linear only beside scalars that no summand overflows under."""
+    """Drops linearity where the elements break it: boolean sums are ORs, integers wrap, integer averages truncate, a dtype
+    with a smaller range cuts summands, and products are linear only beside scalars that no summand overflows under."""
     if rule.linear in ("", "move") or not any(layout.sharding.partial for layout, _ in arrays):
         return rule
     if rule.linear in ("mul", "over") and not (
-        (len(arrays) == 1 or trusted) and _is_safe(scalars, rule.linear == "over")
+        (len(arrays) == 1 or trusted) and _is_safe(scalars, result, rule.linear == "over")
     ):
         return replace(rule, linear="")
     for layout, dtype in arrays:
-        if not layout.sharding.partial or dtype.kind not in "biu" or is_small(dtype):
+        if not layout.sharding.partial:
+            continue
+        if dtype.kind not in "biu" or is_small(dtype):
+            if result.kind in "biu" or finite_range(result)[1] < finite_range(dtype)[1]:
+                return replace(rule, linear="")
             continue
         wraps_alike = dtype.kind != "b" and dtype == result
         if not wraps_alike or layout.sharding.reduction == "average":
