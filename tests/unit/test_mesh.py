@@ -82,6 +82,16 @@ def test_the_repr_of_a_mesh_is_all_of_it_and_reads_back(mesh, text):
     assert read_back(repr(sharding)) is sharding
 
 
+def test_names_of_any_kind_of_string_are_one_axis():
+    link = sw.Link("line")
+    mesh = sw.Mesh({Axis.DATA: 2}, links={Axis.DATA: link})
+    assert mesh == sw.Mesh(data=2, links={"data": link})
+    assert [type(name) for name in mesh.axis_names] == [str]
+    for name in (Axis.DATA, np.str_("data"), "data"):
+        assert sw.Sharding(mesh, sw.P(name)) is sw.Sharding(mesh, sw.P("data"))
+        assert mesh.groups(name) == [(0, 1)]
+
+
 def test_the_repr_of_long_ids_is_exact_and_messages_are_short():
     ids = np.random.default_rng(0).permutation(10_000).tolist()
     mesh = sw.Mesh(x=10_000, devices=ids)

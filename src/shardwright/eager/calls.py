@@ -342,9 +342,7 @@ def mind_gathers(gathers: Sequence[ImplicitGather], line: str = "") -> None:
 
 # -- the user's line ---------------------------------------------------------------------------------------------------
 
-_LIBRARIES = frozenset(
-    ("shardwright", "optree", "numpy", "jax", "torch")
-)  # that call each other between user and operation
+_LIBRARIES = frozenset(("shardwright", "optree", "numpy", "jax", "torch"))  # their frames are never the user's
 _STDLIB = os.path.dirname(contextlib.__file__) + os.sep
 
 

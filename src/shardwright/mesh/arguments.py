@@ -119,7 +119,8 @@ def links_from(links: Link | Mapping[str, Link] | None, names: tuple[str, ...]) 
     unknown = [axis for axis in links if axis not in names]
     if unknown:
         raise MeshError(f"links names axis {unknown[0]!r}; the mesh has only {', '.join(map(repr, names))}.")
-    return {name: links.get(name, Link()) for name in names}
+    given = {check_name(axis): link for axis, link in links.items()}
+    return {name: given.get(name, Link()) for name in names}
 
 
 def is_parameter(name: str) -> bool:

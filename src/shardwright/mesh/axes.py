@@ -91,8 +91,9 @@ def check_name(name: object) -> str:
 
 def parse_axis(text: str, sizes: dict[str, int], mesh: object) -> SubAxis:
     """Parses a name or `x:(pre)size`, checked against the axes of the mesh."""
+    text = str.__str__(text)  # as in check_name
     if text in sizes:
-        return SubAxis(str.__str__(text), 1, sizes[text])
+        return SubAxis(text, 1, sizes[text])
     match = _SUB.fullmatch(text)
     if match is None or match["name"] not in sizes:
         raise MeshError(

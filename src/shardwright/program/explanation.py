@@ -27,9 +27,7 @@ class Row:
     bytes: int  # that the busiest device receives
     lower_bound: int
     time: float
-    memory: (
-        int  # bytes that a device holds at most while the step runs, its operands and all that is read later included
-    )
+    memory: int  # bytes that a device holds at most while the step runs, in all
     origins: dict[str, str] = field(default_factory=dict)  # for each axis of the result where it comes from
     plan: OperationPlan | None = None
     inside: str = ""  # the loops and branches that it is a part of
