@@ -5,6 +5,10 @@ class ShardwrightError(Exception):
     """Any error that shardwright raises on purpose."""
 
 
+class TreeError(ShardwrightError, ValueError):
+    """A tree of arrays that is nested too deeply."""
+
+
 class MeshError(ShardwrightError, ValueError):
     """An invalid mesh, axis, device or topology."""
 

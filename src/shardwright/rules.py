@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.errors import ShardingError
+from shardwright.errors import ShardingError, TreeError
 from shardwright.mesh import Mesh
 from shardwright.sharding import P, Sharding
 from shardwright.trees import flatten, paths_of, prefix, structure_of, unflatten
@@ -179,6 +179,8 @@ def resolved(rule: Any, tree: Any, mesh: Mesh, what: str) -> list[Sharding | Non
         return _for_all(rule, tree, mesh, what, "")
     try:
         entries = prefix(rule, tree)
+    except TreeError:
+        raise
     except ValueError as error:
         if not isinstance(rule, dict | list | tuple):
             raise ShardingError(

@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import shardwright as sw
+from heap import counted, simulated, unread
 from helpers import assert_same
 from programs import programs
 from shardwright import collectives as c
@@ -108,6 +109,26 @@ def test_explain_adds_up(program):
     assert explanation.peak_bytes >= max((row.memory for row in explanation.rows), default=0)
     assert all(row.lower_bound <= row.bytes for row in explanation.rows)
     assert str(explanation).splitlines()[-1].startswith(f"{len(explanation.rows)} steps; a device receives")
+
+
+@settings(max_examples=150)
+@given(program=programs(max_steps=10))
+def test_memory_is_that_of_a_naive_simulation(program):
+    lowered = sw.sjit(program.on_arrays).lower(*program.arrays())
+    explanation = lowered.explain()
+    assert (explanation.peak_bytes, [row.memory for row in explanation.rows]) == simulated(lowered.program)
+
+
+@pytest.mark.parametrize("engine", ["literal"], indirect=True)
+@settings(max_examples=100)
+@given(program=programs(max_steps=10))
+def test_devices_hold_no_more_than_explain_says(program, engine):
+    with counted() as counter:
+        arrays = program.arrays()
+        lowered = sw.sjit(program.on_arrays).lower(*arrays)
+        counter.most = 0
+        lowered(arrays)
+    assert counter.most <= lowered.explain().peak_bytes + unread(lowered.program)
 
 
 # -- the local view in programs -----------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 import copy
 import pickle
+from enum import StrEnum
 
+import numpy as np
 import pytest
 
 import shardwright as sw
@@ -32,7 +34,127 @@ def test_a_mesh_is_a_value():
         del mesh.size
     with pytest.raises(TypeError):
         mesh.sizes["x"] = 3
-    assert repr(mesh) == "Mesh(x=2, y=2, devices=(3, 1, 2, 0))"
+    link = "Link(kind='line', bandwidth=1000000000.0, latency=1e-06)"
+    assert repr(mesh) == f"Mesh(x=2, y=2, devices=(3, 1, 2, 0), links={{'x': {link}}})"
+
+
+def read_back(text):
+    return eval(text, {"Mesh": sw.Mesh, "Link": sw.Link, "Sharding": sw.Sharding, "P": sw.P})
+
+
+class Axis(StrEnum):
+    DATA = "data"
+
+
+@pytest.mark.parametrize(
+    ("mesh", "text"),
+    [
+        (sw.Mesh(data=2, model=4), "Mesh(data=2, model=4)"),
+        (sw.Mesh(x=1, devices=[5]), "Mesh(x=1, devices=(5,))"),
+        (sw.Mesh(x=9, devices=range(1, 10)), "Mesh(x=9, devices=range(1, 10))"),
+        (sw.Mesh(x=9, devices=range(8, -1, -1)), "Mesh(x=9, devices=range(8, -1, -1))"),
+        (sw.Mesh(x=9, devices=[0, 1, 2, 3, 9, 8, 6, 4, 2**62]),
+         f"Mesh(x=9, devices=(*range(0, 4), 9, *range(8, 3, -2), {2**62}))"),
+        (sw.Mesh(x=4, y=4).submesh((4, 3)),
+         "Mesh(x=4, y=3, devices=(*range(0, 3), *range(4, 7), *range(8, 11), *range(12, 15)))"),
+        (sw.Mesh({"lambda": 2}), "Mesh({'lambda': 2})"),
+        (sw.Mesh({"devices": 2, "links": 1, "engine": 1}), "Mesh({'devices': 2, 'links': 1, 'engine': 1})"),
+        (sw.Mesh({"shape": 2, "axis_names": 1, "self": 1}), "Mesh(shape=2, axis_names=1, self=1)"),
+        (sw.Mesh({"__debug__": 2}), "Mesh({'__debug__': 2})"),
+        (sw.Mesh({"a-b": 2, "y": 3}, devices=[5, 4, 3, 2, 1, 0]), "Mesh({'a-b': 2, 'y': 3}, devices=(5, 4, 3, 2, 1, 0))"),
+        (sw.Mesh({"ﬁ": 2, "µ": 2, "2d": 1, "it's": 1}), "Mesh({'ﬁ': 2, 'µ': 2, '2d': 1, \"it's\": 1})"),
+        (sw.Mesh({np.str_("x"): np.int64(2), Axis.DATA: 2}, devices=np.array([3, 2, 1, 0])),
+         "Mesh(x=2, data=2, devices=(3, 2, 1, 0))"),
+        (sw.Mesh(x=2, engine="literal"), "Mesh(x=2, engine='literal')"),
+        (sw.Mesh(x=2, y=2, links=sw.Link("line")),
+         "Mesh(x=2, y=2, links=Link(kind='line', bandwidth=100000000000.0, latency=1e-06))"),
+        (sw.Mesh(x=2, y=2, links={"y": sw.Link(bandwidth=np.float32(8), latency=0)}),
+         "Mesh(x=2, y=2, links={'y': Link(kind='ring', bandwidth=8.0, latency=0.0)})"),
+        (sw.Mesh(x=2, links=sw.Link(bandwidth=float("inf"))),
+         "Mesh(x=2, links=Link(kind='ring', bandwidth=float('inf'), latency=1e-06))"),
+        (sw.Mesh(x=2, links={"x": sw.Link()}), "Mesh(x=2)"),
+    ],
+)  # fmt: skip
+def test_the_repr_of_a_mesh_is_all_of_it_and_reads_back(mesh, text):
+    assert repr(mesh) == text
+    assert read_back(text) == mesh
+    sharding = sw.Sharding(mesh, sw.P(mesh.axis_names[0]), partial=mesh.axis_names[1:])
+    assert read_back(repr(sharding)) is sharding
+
+
+def test_names_of_any_kind_of_string_are_one_axis():
+    link = sw.Link("line")
+    mesh = sw.Mesh({Axis.DATA: 2}, links={Axis.DATA: link})
+    assert mesh == sw.Mesh(data=2, links={"data": link})
+    assert [type(name) for name in mesh.axis_names] == [str]
+    for name in (Axis.DATA, np.str_("data"), "data"):
+        assert sw.Sharding(mesh, sw.P(name)) is sw.Sharding(mesh, sw.P("data"))
+        assert mesh.groups(name) == [(0, 1)]
+
+
+def test_the_repr_of_long_ids_is_exact_and_messages_are_short():
+    ids = np.random.default_rng(0).permutation(10_000).tolist()
+    mesh = sw.Mesh(x=10_000, devices=ids)
+    assert read_back(repr(mesh)) == mesh
+    assert str(mesh) == f"Mesh(x=10000, devices=({', '.join(map(str, ids[:8]))}, …))"
+    assert repr(sw.Mesh(x=1024, y=1024).submesh((2, 1024))) == "Mesh(x=2, y=1024)"
+    with pytest.raises(
+        MeshError, match=r"'y' is not an axis of Mesh\(x=10000, devices=\([\d, ]+, …\)\); its axes are 'x'"
+    ):
+        mesh.axis("y")
+    assert f"{sw.Mesh(x=2, links=sw.Link('line'))}" == repr(sw.Mesh(x=2, links=sw.Link("line")))
+
+
+def test_a_mesh_has_a_million_devices_at_most(monkeypatch):
+    def listed(*args):
+        raise AssertionError("the devices are listed")
+
+    monkeypatch.setattr(sw.Mesh, "ids", listed)
+    mesh = sw.Mesh(x=2**19, y=2)
+    assert mesh.size == 1_048_576
+    assert mesh == sw.Mesh(x=-1, y=2, devices=range(2**20))
+    assert mesh.coords(2**20 - 1) == (2**19 - 1, 1)
+    assert mesh.neighbors(4, "x") == (2, 6)
+    assert mesh.neighbors(2**20 - 1, ("y", "x")) == (2**20 - 3, None)
+    assert tuple(mesh.submesh((1, 2), offset=(2**19 - 1, 0)).device_ids) == (2**20 - 2, 2**20 - 1)
+    assert sw.Sharding(mesh, sw.P("x"), halo={0: 1}).for_shape((2**20,)).halo == ((1, 1),)
+    logical = {"a": 2**5, "b": 2**5, "c": 2**5, "d": 2**5}
+    assert sw.Mesh.on_topology((2,) * 20, logical).neighbors(33, "d") == (32, 34)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda: sw.Mesh(x=2**20 + 1),
+            r"Axis 'x' has 1,048,577 devices; a mesh has at most 1,048,576, .* Use smaller sizes",
+        ),
+        (lambda: sw.Mesh(x=10**9), r"Axis 'x' has 1,000,000,000 devices"),
+        (lambda: sw.Mesh(x=2**70), r"Axis 'x' has 1,180,591,620,717,411,303,424 devices"),
+        (lambda: sw.Mesh(x=10**5000), r"Axis 'x' has more than 10\^30 devices"),
+        (lambda: sw.Mesh(x=2**10, y=2**11), r"Mesh\(x=1024, y=2048\) has 2,097,152 devices; a mesh has at most"),
+        (lambda: sw.Mesh({str(n): 2**20 for n in range(64)}), r"has more than 10\^30 devices"),
+        (lambda: sw.Mesh((2**40, 2), ("x", "y")), r"Axis 'x' has 1,099,511,627,776 devices"),
+        (lambda: sw.Mesh(x=-1, devices=10**9), r"devices= has 1,000,000,000 devices"),
+        (lambda: sw.Mesh(x=2, devices=10**5000), r"devices= has more than 10\^30 devices"),
+        (lambda: sw.Mesh(x=-1, devices=range(2**70)), r"devices= has 1,180,591,620,717,411,303,424 devices"),
+        (lambda: sw.Mesh(x=-1, devices=range(5, 10**9, 2)), r"devices= has 499,999,998 devices"),
+        (
+            lambda: sw.Mesh.on_topology((10**9, 2), {"x": 10**9, "y": 2}),
+            r"The physical topology has 2,000,000,000 devices",
+        ),
+        (lambda: sw.Mesh.on_topology((2**70,), {"x": 2**70}, True), r"has 1,180,591,620,717,411,303,424 devices"),
+        (lambda: sw.Mesh(x=1, devices=[2**63]), r"Device ids must be different and not negative, in 64 bits; got 9223"),
+        (lambda: sw.Mesh(x=2, devices=2.5), r"devices is 2.5; give the number of devices, or a sequence of their ids"),
+        (lambda: sw.Mesh(x=2, devices=(n for n in (0, 1))), r"devices is <generator .*; give the number of devices"),
+        (lambda: sw.Link(bandwidth="fast"), r"A link's bandwidth is a number; got 'fast'"),
+        (lambda: sw.Link(latency=None), r"A link's latency is a number; got None"),
+        (lambda: sw.Link(bandwidth=float("nan")), r"A link of bandwidth nan B/s"),
+    ],
+)
+def test_too_many_devices_are_refused_at_once(make, text):
+    with pytest.raises(MeshError, match=text):
+        make()
 
 
 def test_groups_are_in_group_order():

@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import optree
 
 from shardwright.arrays.array import Array, as_sharding, same_where_shared, shard
 from shardwright.arrays.per_device import PerDevice, same_mesh
 from shardwright.engines import engine_named
 from shardwright.engines.lanes import relane, spread
-from shardwright.errors import ArrayError
+from shardwright.errors import ArrayError, TreeError
 from shardwright.mesh import Mesh
 from shardwright.sharding import Layout, P, Sharding, check_partial, layout_of
+from shardwright.trees import flatten, unflatten, with_prefix
 
 
 def shard_map(fn: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
@@ -50,18 +50,19 @@ def shard_map(fn: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any)
 
 def _sends(local: Any, mesh: Mesh) -> Any:
     """Who keeps open sends: the trace that is recording, or the engine."""
-    leaves = optree.tree_leaves(local, none_is_leaf=True)
-    traced = next((v for v in leaves if isinstance(v, PerDevice) and v.traces), None)
+    traced = next((v for v in flatten(local)[0] if isinstance(v, PerDevice) and v.traces), None)
     return engine_named(mesh.engine) if traced is None else traced.recorder()  # type: ignore[attr-defined]
 
 
 def _map_prefix(function: Callable[[Any, Any], Any], prefix: Any, tree: Any) -> Any:
     """Apply a function to each leaf of a tree with its spec from a tree of specs that may stop higher up."""
     try:
-        specs = optree.tree_broadcast_prefix(prefix, tree, none_is_leaf=True)
+        pairs, structure = with_prefix(prefix, tree)
+    except TreeError:
+        raise
     except ValueError as error:
         raise ArrayError(f"shard_map: the specs {prefix!r} don't fit the tree of arrays: {error}") from error
-    return optree.tree_map(function, specs, tree, none_is_leaf=True)
+    return unflatten(structure, [function(spec, x) for spec, x in pairs])
 
 
 def _to_local(x: object, mesh: Mesh, spec: Any) -> PerDevice:

@@ -7,11 +7,14 @@ inside `strict()` raise.
 
 import contextlib
 import math
+import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import lru_cache
+from types import FrameType
 from typing import Any
 
 from shardwright.caches import MIB, Cache
@@ -48,7 +51,11 @@ def lifted(array: Any) -> Any:
 
 @contextlib.contextmanager
 def strict() -> Iterator[None]:
-    """Inside, an operation that would gather a sharded dim unasked raises `ImplicitGatherError` instead."""
+    """Inside, an operation that would gather a sharded dim unasked raises `ImplicitGatherError` instead.
+
+    It holds for the thread or asyncio task that entered it. A new thread is not strict: enter `strict()` in the thread, or
+    run its function with `contextvars.copy_context().run`. Tasks inherit it when they are created.
+    """
     token = _strict.set(True)
     try:
         yield
@@ -334,9 +341,10 @@ def mind_gathers(gathers: Sequence[ImplicitGather], line: str = "") -> None:
         message = f"{name} gathers {where} of {text}: {size:,} bytes to every device. "
         advice = "Shard the operands so that it need not, or reshard explicitly where you mean it."
         if _strict.get():
-            raise ImplicitGatherError(f"{message}{advice} ({line}; inside strict())")
+            raise ImplicitGatherError(f"{message}{advice} ({'; '.join(filter(None, (line, 'inside strict()')))})")
         if size > WARN_ABOVE:
-            warn(f"{message}{advice} ({line})", ImplicitGatherWarning)
+            at = f" ({line})" if line else ""
+            warn(f"{message}{advice}{at}", ImplicitGatherWarning)
 
 
 def warn(message: str, category: type[Warning]) -> None:
@@ -344,17 +352,44 @@ def warn(message: str, category: type[Warning]) -> None:
     warnings.warn(message, category, stacklevel=user_depth())
 
 
-_NOT_THE_USERS = frozenset(("shardwright", "optree", "numpy", "contextlib", "functools"))
+# -- the user's line ---------------------------------------------------------------------------------------------------
+
+_LIBRARIES = frozenset(("shardwright", "optree", "numpy", "jax", "torch"))  # their frames are never the user's
+_STDLIB = os.path.dirname(contextlib.__file__) + os.sep
+
+
+def source_line() -> str:
+    """The line of the user's code that is running, as file:line; "" if none is, as in a thread that only runs ours."""
+    return _line(_users_frame()[1])
 
 
 def user_depth() -> int:
     """How many frames up the user's code is: the `stacklevel` of a warning that the caller gives."""
-    depth, frame = 0, sys._getframe(0)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _NOT_THE_USERS:
+    return max(_users_frame()[0], 1)
+
+
+def _line(frame: FrameType | None) -> str:
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _users_frame() -> tuple[int, FrameType | None]:
+    """How many frames above the caller a user's code is, and that frame."""
+    depth = 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_users(frame):
         depth, frame = depth + 1, frame.f_back
-    return depth
+    return depth, frame
 
 
-def source_line() -> str:
-    frame = sys._getframe(user_depth() - 1)
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+def _is_users(frame: FrameType) -> bool:
+    """Libraries are known by their package, and the standard library, whose names users may take, by its folder."""
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package not in _LIBRARIES and not _in_stdlib(frame.f_code.co_filename)
+
+
+@lru_cache(maxsize=4096)
+def _in_stdlib(file: str) -> bool:
+    installed = ("site-packages", "dist-packages")  # by users, in a folder of the standard library
+    return file.startswith("<frozen ") or (
+        file.startswith(_STDLIB) and not file.removeprefix(_STDLIB).startswith(installed)
+    )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 from shardwright.errors import MeshError
 
@@ -25,11 +26,24 @@ class Link:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise MeshError(f"Link kind {self.kind!r} is unknown. Use one of {', '.join(KINDS)}.")
+        for name in ("bandwidth", "latency"):
+            if not isinstance(getattr(self, name), Real):
+                raise MeshError(f"A link's {name} is a number; got {getattr(self, name)!r}.")
         if not self.bandwidth > 0 or not self.latency >= 0:
             raise MeshError(
                 f"A link of bandwidth {self.bandwidth} B/s and latency {self.latency} s can't be: "
                 f"give a positive bandwidth and a latency of at least 0."
             )
+        object.__setattr__(self, "kind", KINDS[KINDS.index(self.kind)])
+        object.__setattr__(self, "bandwidth", float(self.bandwidth))
+        object.__setattr__(self, "latency", float(self.latency))
+
+    def __repr__(self) -> str:
+        return f"Link(kind={self.kind!r}, bandwidth={_number(self.bandwidth)}, latency={_number(self.latency)})"
+
+
+def _number(value: float) -> str:
+    return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
 
 
 Group = Sequence[tuple[int, Link]]  # per axis that a collective runs along: how many devices, and what connects them

@@ -117,7 +117,8 @@ def random_bits(call: Call) -> Data:
     All words are 32 bits in an int64: a product of two wraps, but its 64 bits are the right ones.
     """
     low32, key = 0xFFFFFFFF, int(call.attrs["key"])
-    counter = _numbers(call)
+    numbers = _numbers(call)
+    counter = call.xp.reshape(numbers, (*numbers.shape, 1))  # a scalar would warn where it wraps
     zero = counter * 0
     c = [counter & low32, (counter >> 32) & low32, zero, zero]
     k0, k1 = key & low32, key >> 32
@@ -125,4 +126,4 @@ def random_bits(call: Call) -> Data:
         p0, p1 = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
         c = [((p1 >> 32) & low32) ^ c[1] ^ k0, p1 & low32, ((p0 >> 32) & low32) ^ c[3] ^ k1, p0 & low32]
         k0, k1 = (k0 + 0x9E3779B9) & low32, (k1 + 0xBB67AE85) & low32
-    return call.xp.astype(c[0] | (c[1] << 32), np.uint64)
+    return call.xp.reshape(call.xp.astype(c[0] | (c[1] << 32), np.uint64), numbers.shape)

@@ -16,6 +16,7 @@ Axes = str | Sequence[str]
 
 _SUB = re.compile(r"(?P<name>[^:]+):\((?P<pre>\d+)\)(?P<size>\d+)")
 _RESERVED = set(":@,+/~{}[]() \t\n")
+MOST_DEVICES = 2**20  # of a mesh
 
 
 class SubAxis(NamedTuple):
@@ -56,7 +57,7 @@ def as_int(value: object, what: str) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise MeshError(f"{what} {value!r} is not an integer.")
     try:
-        return operator.index(value)
+        return int(operator.index(value))
     except TypeError as error:
         raise MeshError(f"{what} has {type(value).__name__} entries, not integers.") from error
 
@@ -68,6 +69,16 @@ def as_ints(values: object, what: str) -> tuple[int, ...]:
     return tuple(as_int(value, what) for value in values)
 
 
+def check_devices(count: int, what: str) -> None:
+    """Raises MeshError if there are more devices than a mesh may have."""
+    if count > MOST_DEVICES:
+        shown = f"{count:,}" if count < 10**30 else "more than 10^30"
+        raise MeshError(
+            f"{what} has {shown} devices; a mesh has at most {MOST_DEVICES:,}, because groups and shards are listed device "
+            f"by device. Use smaller sizes."
+        )
+
+
 def check_name(name: object) -> str:
     """Returns a valid axis name; raises MeshError if the sharding notation could not parse it back."""
     if not isinstance(name, str) or not name or set(name) & _RESERVED:
@@ -75,11 +86,12 @@ def check_name(name: object) -> str:
             f"{name!r} can't name a mesh axis: a name is a string of at least one character, without spaces and "
             f"without any of : @ , + / ~ {{ }} [ ] ( ). Try something like 'data' or 'tp_0'."
         )
-    return name
+    return str.__str__(name)  # of a subclass, an enum for one, the string alone
 
 
 def parse_axis(text: str, sizes: dict[str, int], mesh: object) -> SubAxis:
     """Parses a name or `x:(pre)size`, checked against the axes of the mesh."""
+    text = str.__str__(text)  # as in check_name
     if text in sizes:
         return SubAxis(text, 1, sizes[text])
     match = _SUB.fullmatch(text)

@@ -1,7 +1,7 @@
 """`Mesh`: the devices as a grid with named axes. An immutable value: it holds positions and groups and never computes."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from itertools import pairwise, product
@@ -13,7 +13,18 @@ from numpy.typing import NDArray
 
 from shardwright.errors import MeshError
 from shardwright.hardware import Link
-from shardwright.mesh.axes import Axes, SubAxis, as_axes, as_int, as_ints, check_name, cut_axes, parse_axis
+from shardwright.mesh.arguments import (
+    FEW,
+    axes_from,
+    checked_ids,
+    count_of,
+    is_parameter,
+    links_from,
+    resolve_sizes,
+    shortened,
+    spelled,
+)
+from shardwright.mesh.axes import Axes, SubAxis, as_axes, as_int, as_ints, cut_axes, parse_axis
 from shardwright.mesh.topology import lay_out
 
 
@@ -30,7 +41,7 @@ class Mesh:
 
     `devices` is the number of devices (then one size may be -1), or their ids in row-major order; the default ids count
     from 0. `links` is one `Link` for all axes or a mapping from axis to `Link`. An axis with the name of one of these
-    parameters must be given in a mapping: `Mesh({"devices": 2})`.
+    parameters must be given in a mapping: `Mesh({"devices": 2})`. A mesh has at most 1,048,576 devices.
     """
 
     __slots__ = (
@@ -67,13 +78,10 @@ class Mesh:
         links: Link | Mapping[str, Link] | None = None,
         **sizes: int,
     ) -> None:
-        names, wanted = _axes_from(shape, axis_names, sizes)
-        if isinstance(devices, np.integer):
-            devices = int(devices)
-        count = devices if isinstance(devices, int) or devices is None else len(devices)
-        resolved = _resolve_sizes(names, wanted, count)
+        names, wanted = axes_from(shape, axis_names, sizes)
+        resolved = resolve_sizes(names, wanted, count_of(devices))
         total = math.prod(resolved)
-        ids = range(total) if devices is None or isinstance(devices, int) else _checked_ids(devices)
+        ids = range(total) if devices is None or isinstance(devices, int | np.integer) else checked_ids(devices)
         fill = object.__setattr__
         fill(self, "axis_names", names)
         fill(self, "shape", resolved)
@@ -81,7 +89,7 @@ class Mesh:
         fill(self, "sizes", MappingProxyType(dict(zip(names, resolved, strict=True))))
         fill(self, "device_ids", ids)
         fill(self, "engine", engine)
-        fill(self, "links", MappingProxyType(_links_from(links, names)))
+        fill(self, "links", MappingProxyType(links_from(links, names)))
         fill(self, "_hash", hash((names, resolved, ids, engine, tuple(self.links.values()))))
         fill(self, "_positions", None)
 
@@ -134,12 +142,24 @@ class Mesh:
         return _rebuild, (dict(self.sizes), ids, self.engine, dict(self.links))
 
     def __repr__(self) -> str:
-        parts = [f"{name}={size}" for name, size in self.sizes.items()]
+        """The mesh in full, as an expression that gives it back."""
+        return self._shown(spelled)
+
+    def __str__(self) -> str:
+        """The same with the first ids alone, for messages."""
+        return self._shown(lambda ids: f"({shortened(ids, FEW)})" if len(ids) > FEW else spelled(ids))
+
+    def _shown(self, written: Callable[[Sequence[int]], str]) -> str:
+        plain = all(map(is_parameter, self.axis_names))
+        parts = [f"{name}={size}" for name, size in self.sizes.items()] if plain else [repr(dict(self.sizes))]
         if not isinstance(self.device_ids, range):
-            shown = ", ".join(map(str, self.device_ids[:8])) + (", …" if self.size > 8 else "")
-            parts.append(f"devices=({shown})")
+            parts.append(f"devices={written(self.device_ids)}")
         if self.engine != "numpy":
             parts.append(f"engine={self.engine!r}")
+        special = {name: link for name, link in self.links.items() if link != Link()}
+        if special:
+            alike = len(special) == len(self.links) and len(set(special.values())) == 1
+            parts.append(f"links={next(iter(special.values())) if alike else special!r}")
         return f"Mesh({', '.join(parts)})"
 
     def __enter__(self) -> "Mesh":
@@ -212,7 +232,8 @@ class Mesh:
     def ids(self, lanes: Sequence[str] | None = None) -> NDArray[np.int64]:
         """The device ids as an array of the mesh's shape (or of the sizes of `lanes`, its axes cut finer)."""
         shape = self.shape if lanes is None else tuple(self.axis(lane).size for lane in lanes)
-        return np.asarray(self.device_ids, dtype=np.int64).reshape(shape)
+        ids = self.device_ids
+        return (np.arange(self.size) if isinstance(ids, range) else np.array(ids, np.int64)).reshape(shape)
 
     def groups(self, *axes: Axes) -> list[tuple[int, ...]]:
         """The device groups along the axes: ids in group order, first named axis outermost.
@@ -243,7 +264,7 @@ class Mesh:
                 object.__setattr__(self, "_positions", positions)
             if device in positions:
                 return positions[device]
-        raise MeshError(f"Device {device} is not in {self}. Its {self.size} devices are {_shortened(ids)}.")
+        raise MeshError(f"Device {device} is not in {self}. Its {self.size} devices are {shortened(ids)}.")
 
     def coords(self, device: int) -> tuple[int, ...]:
         """The coordinates of a device: its position along each axis.
@@ -294,18 +315,18 @@ class Mesh:
         """
         named = self.group_axes(axes)
         lanes = self.lanes(named)
-        ids = self.ids(lanes)
-        place = [int(at) for at in np.unravel_index(self.position(device), ids.shape)]
+        shape = tuple(self.axis(lane).size for lane in lanes)
         inner = [lanes.index(axis) for axis in named]
-        sizes = [ids.shape[i] for i in inner]
-        rank = int(np.ravel_multi_index([place[i] for i in inner], sizes)) if inner else 0
+        sizes = [shape[lane] for lane in inner]
+        place = list(np.unravel_index(self.position(device), shape))
+        rank = int(np.ravel_multi_index([place[lane] for lane in inner], sizes)) if inner else 0
 
         def member(at: int) -> int | None:
             if not 0 <= at < math.prod(sizes):
                 return None
             for lane, coordinate in zip(inner, np.unravel_index(at, sizes), strict=True):
-                place[lane] = int(coordinate)
-            return int(ids[tuple(place)])
+                place[lane] = coordinate
+            return self.device_ids[int(np.ravel_multi_index(place, shape))]
 
         return member(rank - 1), member(rank + 1)
 
@@ -327,8 +348,10 @@ class Mesh:
                     f"A submesh of shape {size} at offset {start} does not fit in {self}: along {name!r} it covers "
                     f"{at} to {at + n} of {full}. Every size must be positive, and offset + size at most {full}."
                 )
-        window = tuple(slice(at, at + n) for at, n in zip(start, size, strict=True))
-        ids = self.ids()[window].ravel().tolist()
+        places = np.zeros((), np.int64)
+        for n, at, full in zip(size, start, self.shape, strict=True):
+            places = places[..., None] * full + np.arange(at, at + n)
+        ids = [self.device_ids[place] for place in places.ravel().tolist()]
         return Mesh(size, self.axis_names, devices=ids, engine=self.engine, links=self.links)
 
     def submeshes(self, shape: Sequence[int]) -> list["Mesh"]:
@@ -409,93 +432,3 @@ def overlap(a: SubAxis, b: SubAxis) -> bool:
     if a.name != b.name:
         return False
     return a == b or max(a.pre, b.pre) < min(a.pre * a.size, b.pre * b.size)
-
-
-def _axes_from(
-    shape: Mapping[str, int] | Sequence[int] | None, axis_names: Sequence[str] | None, sizes: dict[str, int]
-) -> tuple[tuple[str, ...], tuple[object, ...]]:
-    if shape is None and axis_names is None:
-        shape = sizes
-    elif sizes:
-        raise MeshError(
-            f"Axes were given twice: positionally and as keywords {', '.join(sizes)}. "
-            f"Use Mesh(data=2, model=4), Mesh({{'data': 2}}) or Mesh((2, 4), ('data', 'model'))."
-        )
-    if isinstance(shape, Mapping):
-        if axis_names is not None:
-            raise MeshError("A mapping already names the axes: leave out axis_names, or give the sizes as a tuple.")
-        names, wanted = tuple(shape), tuple(shape.values())
-    elif shape is None or axis_names is None:
-        raise MeshError(
-            f"A mesh needs sizes and names: Mesh((2, 4), ('data', 'model')); got {shape!r}, {axis_names!r}."
-        )
-    elif not isinstance(axis_names, Iterable):
-        raise MeshError(
-            f"axis_names is {axis_names!r}; give names: Mesh((2, 4), ('data', 'model')) or Mesh(data=2, model=4)."
-        )
-    else:
-        names, wanted = tuple(axis_names), tuple(shape) if isinstance(shape, Iterable) else (shape,)
-    if isinstance(axis_names, str):
-        raise MeshError(
-            f"axis_names is the string {axis_names!r}; give a sequence of names, such as ({axis_names!r},)."
-        )
-    if len(names) != len(wanted):
-        raise MeshError(f"{len(wanted)} sizes {wanted} but {len(names)} axis names {names}: give one name per size.")
-    if not names:
-        raise MeshError("A mesh has at least one axis: Mesh(data=1) is a single device.")
-    for name in names:
-        check_name(name)
-        if names.count(name) > 1:
-            raise MeshError(f"Axis {name!r} is named {names.count(name)} times in {names}: names must be unique.")
-    return names, wanted
-
-
-def _resolve_sizes(names: tuple[str, ...], wanted: tuple[object, ...], count: int | None) -> tuple[int, ...]:
-    sizes: list[int] = []
-    for name, size in zip(names, wanted, strict=True):
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or (size < 1 and size != -1):
-            raise MeshError(f"Axis {name!r} has size {size!r}; a size is a positive integer, or -1 for 'the rest'.")
-        sizes.append(int(size))
-    shown = ", ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
-    if sizes.count(-1) > 1:
-        raise MeshError(f"Mesh({shown}) leaves {sizes.count(-1)} sizes open; only one can be -1.")
-    if -1 in sizes:
-        known = math.prod(size for size in sizes if size != -1)
-        if count is None:
-            raise MeshError(f"Mesh({shown}) leaves a size open. Pass devices=, the number of devices.")
-        if count % known or count < known:
-            raise MeshError(
-                f"Mesh({shown}) can't hold {count} devices: {count} is not a multiple of {known}, the product of "
-                f"the other sizes."
-            )
-        sizes[sizes.index(-1)] = count // known
-    if count is not None and math.prod(sizes) != count:
-        raise MeshError(
-            f"Mesh({shown}) has {math.prod(sizes)} positions, but there are {count} devices. "
-            f"Change a size, use -1 for one of them, or take a submesh."
-        )
-    return tuple(sizes)
-
-
-def _checked_ids(devices: Sequence[int]) -> Sequence[int]:
-    ids = as_ints(devices, "Device ids")
-    if len(set(ids)) != len(ids) or any(device < 0 for device in ids):
-        raise MeshError(f"Device ids must be different and not negative; got {_shortened(ids)}.")
-    return range(len(ids)) if ids == tuple(range(len(ids))) else ids
-
-
-def _links_from(links: Link | Mapping[str, Link] | None, names: tuple[str, ...]) -> dict[str, Link]:
-    if links is None or isinstance(links, Link):
-        return dict.fromkeys(names, links or Link())
-    for axis, link in links.items():
-        if not isinstance(link, Link):
-            raise MeshError(f"links gives {link!r} for axis {axis!r}; give a Link, such as Link('ring').")
-    unknown = [axis for axis in links if axis not in names]
-    if unknown:
-        raise MeshError(f"links names axis {unknown[0]!r}; the mesh has only {', '.join(map(repr, names))}.")
-    return {name: links.get(name, Link()) for name in names}
-
-
-def _shortened(ids: Sequence[int]) -> str:
-    shown: Iterator[str] = (str(device) for device in ids[:16])
-    return ", ".join(shown) + (", …" if len(ids) > 16 else "")

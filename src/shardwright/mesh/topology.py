@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwright.errors import MeshError
 from shardwright.hardware import Link
+from shardwright.mesh.axes import check_devices
 
 Shares = tuple[int, ...]  # the part of each physical axis that a logical axis uses
 
@@ -16,6 +17,7 @@ def lay_out(
     physical: tuple[int, ...], logical: Mapping[str, int], split: bool, link: Link
 ) -> tuple[list[int], dict[str, Link]]:
     """Device ids of the logical mesh in row-major order, and the link along each logical axis."""
+    check_devices(math.prod(physical), "The physical topology")
     grid = "×".join(map(str, physical))
     wanted = ", ".join(f"{name}={size}" for name, size in logical.items())
     if not physical or any(size < 1 for size in physical) or any(size < 1 for size in logical.values()):
@@ -42,7 +44,7 @@ def _best(physical: Shares, sizes: tuple[int, ...], split: bool) -> tuple[Shares
         if first == len(sizes):
             return (0, 0, ()) if all(size == 1 for size in remaining) else None
         found: tuple[int, int, tuple[Shares, ...]] | None = None
-        for share in _shares(remaining, sizes[first], split):
+        for share in _shares(remaining, physical, sizes[first], split):
             rest = best(tuple(n // taken for n, taken in zip(remaining, share, strict=True)), first + 1)
             if rest is None:
                 continue
@@ -56,24 +58,33 @@ def _best(physical: Shares, sizes: tuple[int, ...], split: bool) -> tuple[Shares
     return None if result is None else tuple(tuple(-taken for taken in share) for share in result[2])
 
 
-def _shares(remaining: Shares, size: int, split: bool) -> Iterator[Shares]:
+def _shares(remaining: Shares, physical: Shares, size: int, split: bool, most: int | None = None) -> Iterator[Shares]:
+    """The ways to take a size from what remains of each physical axis; of axes that are alike the outer ones first."""
     if not remaining:
         if size == 1:
             yield ()
         return
+    if math.prod(remaining) % size:  # nothing that is left comes to this size
+        return
     first = remaining[0]
-    options = [d for d in range(1, first + 1) if first % d == 0] if split else sorted({1, first})
-    for taken in options:
-        if size % taken == 0:
-            for rest in _shares(remaining[1:], size // taken, split):
-                yield (taken, *rest)
+    alike = (remaining[:2], physical[:2]) == ((first, first), (physical[0], physical[0]))
+    for taken in _divisors(first) if split else sorted({1, first}):
+        if size % taken == 0 and (most is None or taken <= most):
+            rest = _shares(remaining[1:], physical[1:], size // taken, split, taken if alike else None)
+            yield from ((taken, *others) for others in rest)
+
+
+@cache
+def _divisors(size: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(size) + 1) if size % n == 0]
+    return sorted({*small, *(size // n for n in small)})
 
 
 def _ids(physical: tuple[int, ...], shares: tuple[Shares, ...]) -> list[int]:
     """Cuts every physical axis by its shares (first logical axis outermost), then groups the pieces by logical axis."""
-    pieces = [share[p] for p in range(len(physical)) for share in shares]
-    grid = np.arange(math.prod(physical)).reshape(pieces)
-    by_logical = [p * len(shares) + axis for axis in range(len(shares)) for p in range(len(physical))]
+    pieces = [(axis, p) for p in range(len(physical)) for axis, share in enumerate(shares) if share[p] > 1]
+    grid = np.arange(math.prod(physical)).reshape([shares[axis][p] for axis, p in pieces])
+    by_logical = sorted(range(len(pieces)), key=pieces.__getitem__)
     ids: list[int] = grid.transpose(by_logical).ravel().tolist()
     return ids
 

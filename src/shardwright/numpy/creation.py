@@ -176,7 +176,7 @@ def _triangle(name: str, x: Any, k: int, lower: bool) -> Array:
     a = array(name, x)
     if a.ndim < 2:
         raise ArrayError(f"{name} takes at least two dims; got shape {a.shape}.")
-    result: Array = apply("triangle", (a,), Attrs(k=integer(name, "k", k), lower=lower))
+    result: Array = apply("triangle", (a,), Attrs(name=name, k=integer(name, "k", k), lower=lower))
     return result
 
 

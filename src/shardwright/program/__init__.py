@@ -6,8 +6,9 @@ from shardwright.program.explanation import Explanation, Row, explained
 from shardwright.program.jit import SJIT, explain, sjit
 from shardwright.program.lowering import lower
 from shardwright.program.measuring import measure
+from shardwright.program.memory import peak_bytes
 from shardwright.program.node import Graph, Node, Program, Type, agree, is_move
-from shardwright.program.passes import peak_bytes, received
+from shardwright.program.passes import received
 from shardwright.program.propagate import Propagation
 from shardwright.program.run import code_of, compiled, layout
 from shardwright.program.tracing import Trace, Traced, current_trace, trace

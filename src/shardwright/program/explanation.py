@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 
 from shardwright.plan import Each, Fused, LocalStep, OperationPlan, Step, Strategy, strategies
-from shardwright.program.node import Compute, Cond, Node, Program, Rounds, programs_in
-from shardwright.program.passes import peak_bytes
+from shardwright.program.memory import beside, peak_bytes
+from shardwright.program.node import Compute, Cond, Node, Program, Rounds, programs_in, short_source
 
 MOST_SHOWN = 5  # strategies of an operation that are printed
 FEW = 3  # operations of a program whose strategies are printed with it
@@ -28,7 +27,7 @@ class Row:
     bytes: int  # that the busiest device receives
     lower_bound: int
     time: float
-    memory: int  # bytes that a device holds once the step is done
+    memory: int  # bytes that a device holds at most while the step runs, in all
     origins: dict[str, str] = field(default_factory=dict)  # for each axis of the result where it comes from
     plan: OperationPlan | None = None
     inside: str = ""  # the loops and branches that it is a part of
@@ -81,16 +80,19 @@ class Row:
             lines.append(f"    … and {len(ranked) - MOST_SHOWN} that take longer (see .considered)")
         return "\n".join([*lines, f"  chosen because {self.reason}"])
 
+    def _step(self) -> str:
+        """What is done; a step that has another name than its operation after the name that users know."""
+        name = self.collective or self.operation
+        return name if self.plan is None or name.startswith(self.plan.title) else f"{self.plan.title}: {name}"
+
     @property
     def cells(self) -> tuple[str, ...]:
         """The row as the table prints it."""
-        what = f"{self.inside}{self.collective or self.operation}({', '.join(self.operands)})"
+        what = f"{self.inside}{self._step()}({', '.join(self.operands)})"
         moved = (f"{self.bytes:,}", f"{self.lower_bound:,}") if self.collective else ("", "")
-        name = self.source.rpartition(":")
-        place = f"{Path(name[0]).name}:{name[2]}" if name[0] else ""
         counted = () if self.counted is None else (f"{self.counted:,}" if self.collective and self.times else "",)
         return (
-            place,
+            short_source(self.source),
             what,
             ", ".join(self.results),
             self.groups,
@@ -174,31 +176,36 @@ def _fit(text: str, width: int, left: bool) -> str:
     return text.ljust(width) if left else text.rjust(width)
 
 
-def explained(program: Program, ran: "Ran | None" = None) -> Explanation:
-    """The explanation of a final program; with what `measure` saw when it ran, if it did."""
-    peak, held = peak_bytes(program, program.nodes)
+def explained(program: Program, ran: "Ran | None" = None, outside: int = 0) -> Explanation:
+    """The explanation of a final program; with what `measure` saw when it ran, if it did.
+
+    `outside` is what a device holds beside the program's own values.
+    """
+    memory = peak_bytes(program, program.nodes)
     rows: list[Row] = []
     notes = list(program.notes)
-    received, time, most = 0, 0.0, peak
-    for node, memory in zip(program.nodes, held, strict=True):
-        own = [_measured(row, node, ran) for row in _rows(node, memory, program)]
+    received, time = 0, 0.0
+    for node, before, during in zip(program.nodes, memory.before, memory.during, strict=True):
+        own = [_measured(row, node, ran) for row in _rows(node, outside + during, program)]
         rows += own
         received += sum(row.bytes for row in own)
         time += sum(row.time for row in own)
-        parts = {name: explained(part, ran) for name, part in programs_in(node.what).items()}
+        parts = {
+            name: explained(part, ran, outside + before + beside(node.what, part))
+            for name, part in programs_in(node.what).items()
+        }
         if not parts:
             continue
         rounds = node.what.rounds if isinstance(node.what, Rounds) else 1
         for name, part in parts.items():
-            lead = f"{node.op} {name}{f' × {rounds}' if isinstance(node.what, Rounds) else ''}: "
+            lead = f"{node.title} {name}{f' × {rounds}' if isinstance(node.what, Rounds) else ''}: "
             times = rounds if ran is None else 1  # what ran was counted
             rows += [replace(row, inside=lead + row.inside, times=row.times * times) for row in part.rows]
             notes += part.notes
         combine = max if isinstance(node.what, Cond) else sum
         received += rounds * combine(part.total_bytes for part in parts.values())
         time += rounds * combine(part.total_time for part in parts.values())
-        most = max(most, memory + max(part.peak_bytes for part in parts.values()))
-    return Explanation(tuple(rows), most, received, time, tuple(notes), program.shared, program.dead)
+    return Explanation(tuple(rows), outside + memory.peak, received, time, tuple(notes), program.shared, program.dead)
 
 
 class Ran:
@@ -223,9 +230,8 @@ def _measured(row: Row, node: Node, ran: Ran | None) -> Row:
 def _rows(node: Node, memory: int, program: Program) -> list[Row]:
     operands = tuple(str(x.type) if isinstance(x, Node) else repr(x) for x in node.inputs)
     results = tuple(map(str, node.types))
-    name = node.attrs.get("name", node.op)
     origins = {
-        axis: program.origins.get(node, {}).get(axis, f"{name}, by cost")
+        axis: program.origins.get(node, {}).get(axis, f"{node.title}, by cost")
         for kind in node.types
         if kind.sharding is not None
         for axis in kind.sharding.axes
@@ -236,7 +242,7 @@ def _rows(node: Node, memory: int, program: Program) -> list[Row]:
         figures = what.groups, what.received, what.lower_bound, what.time
         return [Row(what.name, node.source, operands, results, over, *figures, memory, origins, node.plan)]
     if isinstance(what, Compute | Each) or programs_in(what):
-        return [Row(name, node.source, operands, results, "", "", 0, 0, 0.0, memory, origins, node.plan)]
+        return [Row(node.title, node.source, operands, results, "", "", 0, 0, 0.0, memory, origins, node.plan)]
     return []
 
 

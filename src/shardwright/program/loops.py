@@ -6,7 +6,7 @@ from dataclasses import replace
 from shardwright.eager import mind_gathers
 from shardwright.errors import ProgramError
 from shardwright.plan import ImplicitGather, gathered_dims, move_steps
-from shardwright.program.node import Cond, Constrain, Input, Loop, Node, Program, Rounds, Type, is_move
+from shardwright.program.node import Cond, Constrain, Input, Loop, Node, Program, Rounds, Type, is_move, noted
 from shardwright.program.partition import Partitioner, moved
 from shardwright.sharding import P, Sharding
 
@@ -44,7 +44,7 @@ def _cond(partitioner: Partitioner, node: Node, what: Cond, lower: Lower) -> Nod
 def _while(partitioner: Partitioner, node: Node, what: Loop, lower: Lower) -> Node:
     values = [partitioner.made[x] for x in node.nodes]
     own = what.carried + what.captured
-    body = _Body(partitioner, what.body, values[:own], what.carried, what.carried, what.names, lower)
+    body = _Body(partitioner, what.body, values[:own], what.carried, what.carried, what.names, node.source, lower)
     rest = values[own:]
     check = lower(what.condition, [*body.shardings, *map(_settled, rest)], [Sharding(partitioner.program.mesh)])
     ready = [moved(partitioner.graph, x, _settled(x), node.source) for x in rest]
@@ -58,7 +58,7 @@ def _scan(partitioner: Partitioner, node: Node, what: Rounds, lower: Lower) -> N
     count, own = what.carried, what.carried + what.tables
     tables = [_all_rows(partitioner, x, node.source) for x in values[count:own]]
     given = [*values[:count], *map(_row_of, tables), *values[own:]]
-    body = _Body(partitioner, what.body, given, count, own, what.names, lower)
+    body = _Body(partitioner, what.body, given, count, own, what.names, node.source, lower)
     types = [Type(t.shape, t.dtype, s) for t, s in zip(node.types[:count], body.shardings, strict=True)]
     for made in body.program.outputs[count:]:
         assert made.type.sharding is not None
@@ -79,7 +79,7 @@ def _all_rows(partitioner: Partitioner, node: Node, source: str) -> Node:
         steps = move_steps(node.type.sharding, there, node.type.shape, node.type.dtype)
         received = sum(step.received for step in steps)
         mind_gathers([ImplicitGather("scan", f"{node.type} on {there.mesh}", dims, received)], source)
-        partitioner.notes.append(f"scan gathers dim 0 of {node.type}: {received:,} B ({source})")
+        partitioner.notes.append(noted(f"scan gathers dim 0 of {node.type}: {received:,} B", source))
     return moved(partitioner.graph, node, there, source)
 
 
@@ -112,6 +112,7 @@ class _Body:
         count: int,
         fixed: int,
         names: Sequence[str],
+        source: str,
         lower: Lower,
     ) -> None:
         here = [_settled(x) for x in values[:count]]
@@ -130,10 +131,8 @@ class _Body:
             rest[fixed - count :] = better
         graph = partitioner.graph
         self.shardings, self.program = here, final
-        self.carried = [moved(graph, x, s, x.source) for x, s in zip(values[:count], here, strict=True)]
-        self.captured = [
-            moved(graph, x, s, x.source) for x, s in zip(values[fixed:], rest[fixed - count :], strict=True)
-        ]
+        self.carried = [moved(graph, x, s, source) for x, s in zip(values[:count], here, strict=True)]
+        self.captured = [moved(graph, x, s, source) for x, s in zip(values[fixed:], rest[fixed - count :], strict=True)]
 
     def _check_constraints(
         self, program: Program, values: Sequence[Node], here: Sequence[Sharding], names: Sequence[str]

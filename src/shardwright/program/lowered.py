@@ -113,7 +113,7 @@ class Lowered:
         found = [outside.now() for outside in self.captured]
         return None if any(array is None for array in found) else found  # type: ignore[return-value]
 
-    def __call__(self, leaves: Sequence[Any], outside: Sequence[Array]) -> Any:
+    def __call__(self, leaves: Sequence[Any], outside: Sequence[Array] = ()) -> Any:
         """Run on the leaves of arguments of the kind that this was lowered for, and on arrays from outside."""
         made = self._run(*self.data(leaves, outside))
         return self._output(

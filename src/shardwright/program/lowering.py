@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from shardwright.program.loops import lower_control
-from shardwright.program.node import Node, Program
+from shardwright.program.node import Node, Pick, Program, Settle, noted
 from shardwright.program.partition import Partitioner, partition
 from shardwright.program.passes import optimised
 from shardwright.program.propagate import Propagation
@@ -53,5 +53,11 @@ def _labelled(program: Program, known: Propagation) -> Program:
 
 def conflicts(program: Program, known: Propagation) -> list[str]:
     """What was proposed and not taken."""
-    place = {node: i for i, node in enumerate(program.nodes)}
-    return [f"%{place[node]} ({node.op}): {text}" for node, some in known.conflicts.items() for text in some]
+    names = dict(zip(program.inputs, program.names, strict=True))
+    notes = []
+    for node, some in known.conflicts.items():
+        value = node
+        while isinstance(value.what, Pick | Settle):  # no steps of the table
+            value = value.nodes[0]
+        notes += [noted(f"{names.get(value, value.title)}, {node.type}: {text}", node.source) for text in some]
+    return notes

@@ -8,6 +8,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,7 +153,7 @@ class Loop:
     carried: int
     captured: int
     names: tuple[str, ...]
-    name: str = "while"
+    name: str = "while_loop"
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +181,20 @@ def programs_in(what: Any) -> dict[str, "Program"]:
     if isinstance(what, Loop):
         return {"condition": what.condition, "body": what.body}
     return {"body": what.body} if isinstance(what, Rounds) else {}
+
+
+def short_source(source: str) -> str:
+    """A source line without the folders of its file.
+
+    >>> short_source("/home/me/train.py:12"), short_source("<stdin>:1")
+    ('train.py:12', '<stdin>:1')
+    """
+    return source if source.startswith("<") else Path(source).name
+
+
+def noted(text: str, source: str) -> str:
+    """A note for `explain`, with its source line as the table shows it."""
+    return f"{text} ({short_source(source)})" if source else text
 
 
 def is_move(what: Any) -> bool:
@@ -212,6 +227,12 @@ class Node:
     def op(self) -> str:
         """The name of the operation, step or payload."""
         name: str = self.what.name
+        return name
+
+    @property
+    def title(self) -> str:
+        """The name that users know the operation by."""
+        name: str = self.attrs.get("name", self.op)
         return name
 
     @property
@@ -364,8 +385,7 @@ def _spelled(node: Node, place: Mapping[Node, int], named: Mapping[Node, str], f
         shown.append(repr(node.what.collective))
     if full and isinstance(node.what, Rounds):
         shown.append(f"rounds={node.what.rounds}")
-    name = node.attrs.get("name", node.op)
-    return f"{name}({', '.join([*operands, *shown])})"
+    return f"{node.title}({', '.join([*operands, *shown])})"
 
 
 def _value(value: Any, full: bool) -> str:

@@ -33,6 +33,7 @@ from shardwright.program.node import (
     Rounds,
     Settle,
     Type,
+    noted,
 )
 from shardwright.program.propagate import Propagation
 from shardwright.sharding import Layout, Sharding, layout_of
@@ -121,7 +122,10 @@ class Partitioner:
         if plan.gathers:
             mind_gathers(plan.gathers, node.source)
             self.notes += [
-                f"{g.operation} gathers dim {', '.join(map(str, g.dims))} of {g.operand}: {g.bytes:,} B ({node.source})"
+                noted(
+                    f"{g.operation} gathers dim {', '.join(map(str, g.dims))} of {g.operand}: {g.bytes:,} B",
+                    node.source,
+                )
                 for g in plan.gathers
             ]
         steps = iter(plan.moves)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardwright.plan import Fused, LocalStep, Reduce, Step, move_steps, plan_operation
+from shardwright.program.memory import Lifetimes, peak_bytes
 from shardwright.program.node import Compute, Graph, Node, Pick, Program, Type, is_move
 from shardwright.program.partition import stepped
 from shardwright.sharding import Sharding, layout_of
@@ -167,7 +168,7 @@ def _in_levels(program: Program, depth: Mapping[Node, int]) -> list[Node]:
 def scheduled(program: Program) -> Program:
     """The order of least peak memory: as written, or by taking at each point what frees most, whichever is lower."""
     other = _greedy(program)
-    if peak_bytes(program, other)[0] >= peak_bytes(program, program.nodes)[0]:
+    if tuple(other) == program.nodes or peak_bytes(program, other).peak >= peak_bytes(program, program.nodes).peak:
         return program
     result = Program(program.mesh, program.inputs, program.outputs, program.names, program.constants, other)
     result.notes, result.origins = program.notes, program.origins
@@ -175,59 +176,28 @@ def scheduled(program: Program) -> Program:
     return result
 
 
-def peak_bytes(program: Program, order: Sequence[Node]) -> tuple[int, list[int]]:
-    """The most that a device holds at a time, and what it holds at each step."""
-    left = {node: len(users) for node, users in program.users.items()}
-    for node in program.outputs:
-        left[node] += 1
-    for node in (*program.inputs, *program.constants):
-        left[node] = left.get(node, 0) + 1  # the caller keeps them
-    size = {node: _bytes(node) for node in order}
-    held, most, at_each = 0, 0, []
-    for node in order:
-        held += size[node]
-        most = max(most, held)
-        at_each.append(held)
-        for x in {*node.nodes, node}:
-            left[x] -= node.nodes.count(x)
-            if left[x] == 0:
-                held -= size[x]
-    return most, at_each
-
-
-def _bytes(node: Node) -> int:
-    return 0 if isinstance(node.what, Pick) else sum(t.local_bytes for t in node.types)
-
-
 def _greedy(program: Program) -> list[Node]:
     """Of the nodes that are ready, always the one after which least is held; equals in the order written."""
-    users = program.users
-    size = {node: _bytes(node) for node in program.nodes}
+    users, lives = program.users, Lifetimes(program)
     waits = {node: len(set(node.nodes)) for node in program.nodes}
-    left = {node: len(some) + (node in program.outputs) + (node in program.inputs) for node, some in users.items()}
     ready = [node for node in program.nodes if not waits[node]]
     order: list[Node] = []
-    while ready:
-        best = (
-            min(ready[:WIDEST], key=lambda node: (_growth(node, left, size), node.number))
-            if len(ready) > 1
-            else ready[0]
-        )
-        ready.remove(best)
-        order.append(best)
-        for x in set(best.nodes):
-            left[x] -= best.nodes.count(x)
-        for user in dict.fromkeys(users[best]):
+
+    def run(node: Node) -> None:
+        order.append(node)
+        lives.run(node)
+        for user in dict.fromkeys(users[node]):
             waits[user] -= 1
-            if not waits[user]:
+            if isinstance(user.what, Pick):
+                run(user)  # a pick costs nothing, and what reads it is ready
+            elif not waits[user]:
                 ready.append(user)
+
+    while ready:
+        best = min(ready[:WIDEST], key=lambda node: (lives.growth(node), node.number)) if len(ready) > 1 else ready[0]
+        ready.remove(best)
+        run(best)
     return order
-
-
-def _growth(node: Node, left: Mapping[Node, int], size: Mapping[Node, int]) -> int:
-    """By how much more is held after a node than before."""
-    freed = sum(size[x] for x in set(node.nodes) if left[x] == node.nodes.count(x))
-    return (size[node] if left[node] else 0) - freed
 
 
 def _may_change(node: Node) -> bool:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from shardwright.mesh import Mesh, overlap
 from shardwright.ops import Dims, Rule
 from shardwright.plan import dims_of, homes
-from shardwright.program.node import Apply, Constrain, Node, Pick, Program, Settle
+from shardwright.program.node import Apply, Constrain, Node, Pick, Program, Settle, short_source
 from shardwright.sharding import P, Sharding
 
 Axes = tuple[str, ...]
@@ -57,7 +57,7 @@ class Propagation:
     def _named(self, node: Node) -> str:
         if node in self._names:
             return self._names[node]
-        return f"{node.op} at {node.source}" if node.source else node.op
+        return f"{node.title} at {short_source(node.source)}" if node.source else node.title
 
     def wanted(self, node: Node) -> Sharding | None:
         """Where a value is to lie; None where nothing says so."""
@@ -127,7 +127,7 @@ class Propagation:
                 made = dims_of(self.mesh, (dim,), {**home, factor: axes}, rule.sizes)
                 if made is not None and self.mesh.axis_size(made[0]) <= value.type.shape[at]:
                     sizes = tuple(self._size_of(giver, value, axis) for axis in made[0])
-                    origin = self.origins.get(giver, {}).get(axes[-1], node.op)
+                    origin = self.origins.get(giver, {}).get(axes[-1], node.title)
                     yield value, Proposal(weight, tuple(made[0]), at, origin, sizes)
 
     def _size_of(self, giver: Node, value: Node, axis: str) -> int:

@@ -340,13 +340,17 @@ def _check_halo_fits(sharding: Sharding, dim: int, size: int) -> None:
     low, high = sharding.halo_of(dim)
     if not (low or high):
         return
-    cuts = sharding.offsets_of(dim) or usual_offsets(size, sharding.parts(dim))
-    held = [b - a for a, b in pairwise(cuts)]
-    for shard, rows in enumerate(held):
-        wanted = max(low if shard + 1 < len(held) else 0, high if shard > 0 else 0)
+    parts, cuts = sharding.parts(dim), sharding.offsets_of(dim)
+    block = block_size(size, parts)
+    short = size // block if block else 0  # the first that is; before it all are alike
+    for shard in range(parts) if cuts else sorted({0, 1, short, short + 1, parts - 1}):
+        if shard >= parts:
+            break
+        rows = cuts[shard + 1] - cuts[shard] if cuts else min(max(size - shard * block, 0), block)
+        wanted = max(low if shard + 1 < parts else 0, high if shard > 0 else 0)
         if rows < wanted:
             raise ShardingError(
-                f"Dim {dim} of size {size} in {len(held)} shards has a halo of ({low}, {high}), wider than a "
+                f"Dim {dim} of size {size} in {parts} shards has a halo of ({low}, {high}), wider than a "
                 f"neighbour's shard: shard {shard} holds {rows} rows and a neighbour needs {wanted} of them. "
                 f"Use fewer shards, a smaller halo, or offsets= that give every shard at least {max(low, high)} rows."
             )
