@@ -3,6 +3,7 @@
 import sys
 
 import foundation
+import gaps
 import operations
 import resharding
 import ttnn_front
@@ -16,6 +17,7 @@ def main() -> int:
     operations.main()
     resharding.main()
     programs.main()
+    gaps.main()
     ttnn_front.main()
     print(f"\n{len(MISSED)} goals missed" + "".join(f"\n  {name}" for name in MISSED))
     return 1 if MISSED else 0

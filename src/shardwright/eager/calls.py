@@ -96,10 +96,12 @@ class Ready:
         self.engine = engine_named(plan.problem.mesh.engine)
         # On engines that fuse, an operation on whole tensors; where it leaves summands, these are made when they are looked at.
         partial, several = any(layout.partial_lanes for layout in plan.results), len(plan.results) > 1
-        fuses = self.engine.fuses and all(layout.is_plain for layout in plan.given) and not (partial and several)
+        halos = any(layout.sharding.halo for layout in plan.given)
+        fuses = self.engine.fuses and not halos and not (partial and several)
         self.whole = self.engine.operation(plan) if fuses else None  # type: ignore[attr-defined]
         self.lazy = fuses and partial
-        self.plain = self.whole if not (partial or several or self.gathers) else None
+        totals = any(layout.partial_lanes for layout in plan.given)
+        self.plain = self.whole if not (partial or several or totals or self.gathers) else None
 
 
 _ready: Cache[Any, Ready] = Cache(limit=64 * MIB, size=lambda ready: 1000 + ready.plan.footprint)
@@ -174,11 +176,9 @@ def _run(ready: Ready, operands: Sequence[Any], cls: type[Held]) -> Any:
         _recorded[1].append((plan, source_line()))
     whole = ready.whole
     if whole is not None:
-        data = [x.data if isinstance(x, Held) else x for x in operands]
         if ready.lazy:
-            later = lambda reduce: whole(*data) if reduce else _stepped(plan, engine, data)[0]  # noqa: E731
-            return cls.deferred(plan.results[0], plan.dtypes[0], later)
-        made = whole(*data)
+            return _deferred(ready, [x.again() if isinstance(x, Held) else x for x in operands], cls)
+        made = whole(*[x.total() if isinstance(x, Held) else x for x in operands])
         if len(plan.results) == 1:
             return cls.of(plan.results[0], made)
     else:
@@ -187,6 +187,29 @@ def _run(ready: Ready, operands: Sequence[Any], cls: type[Held]) -> Any:
         if len(made) == 1:
             return cls.of(plan.results[0], made[0])
     return tuple(cls.of(layout, x) for layout, x in zip(plan.results, made, strict=True))
+
+
+MOST_WAITING = 64  # operations whose operands are kept for summands that may be looked at
+
+
+def _deferred(ready: Ready, operands: Sequence[Any], cls: type[Held]) -> Any:
+    """A partial result: what it comes to is made now, its summands when they are looked at."""
+    plan, engine, whole = ready.plan, ready.engine, ready.whole
+    assert whole is not None
+    arrays = [x for x in operands if isinstance(x, Held)]
+    waiting = 1 + max(x.waiting for x in arrays)
+    layout = plan.results[0]
+
+    total = whole(*[x.total() if isinstance(x, Held) else x for x in operands])
+
+    def summands() -> Any:
+        targets = iter(plan.operands)
+        return _stepped(plan, engine, [x.placed(next(targets)) if isinstance(x, Held) else x for x in operands])[0]
+
+    if waiting > MOST_WAITING:  # the first device of a group holds the value from here on
+        plain = layout_of(layout.sharding.replace(partial=()), layout.shape)
+        return cls.of(layout, engine.move(total, plain, layout))
+    return cls.deferred(layout, total, summands, waiting)
 
 
 def _stepped(plan: OperationPlan, engine: Engine, data: Sequence[Any]) -> list[Any]:

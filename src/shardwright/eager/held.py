@@ -15,22 +15,42 @@ from shardwright.sharding import Layout, Sharding, describe, layout_of
 changing: ContextVar[bool] = ContextVar("changing", default=True)  # False while a program is traced
 
 
+class Deferred:
+    """A partial value of which only what it comes to is made; its summands are when they are looked at.
+
+    Shared by all arrays that have it as their value.
+    """
+
+    __slots__ = ("_data", "_summands", "total", "waiting")
+
+    def __init__(self, total: Any, summands: Callable[[], Any], waiting: int) -> None:
+        self.total = total
+        self._summands: Callable[[], Any] | None = summands
+        self._data: Any = None
+        self.waiting = waiting  # operations in a row that keep their operands until then
+
+    def data(self) -> Any:
+        """The shards, summand by summand."""
+        if self._data is None:
+            assert self._summands is not None
+            self._data, self._summands, self.waiting = self._summands(), None, 0
+        return self._data
+
+
 class Held:
     """A tensor on the devices of a mesh: its layout, and its shards as the mesh's engine holds them.
 
-    On engines that fuse, the shards of a partial product are made when they are first needed: if that is a reduction,
-    product and reduction are one call, and the partial summands never take memory.
+    On engines that fuse, a partial result is what it comes to; its summands take memory only once they are looked at.
     """
 
-    __slots__ = ("__weakref__", "_data", "_dtype", "_later", "_layout", "_total")
+    __slots__ = ("__weakref__", "_data", "_dtype", "_later", "_layout")
 
     traces: ClassVar[bool] = False  # whether its elements are unknown, because a program is being traced
 
     _layout: Layout
     _data: Any
     _dtype: "np.dtype[Any]"
-    _later: Callable[[bool], Any] | None
-    _total: Any  # of a deferred array: its shards once reduced
+    _later: Deferred  # where the data is None
 
     @classmethod
     def of(cls, layout: Layout, data: Any) -> Self:
@@ -42,15 +62,26 @@ class Held:
         return self
 
     @classmethod
-    def deferred(cls, layout: Layout, dtype: "np.dtype[Any]", later: Callable[[bool], Any]) -> Self:
-        """An array whose shards `later(False)` makes; `later(True)` makes them reduced over the partial lanes."""
+    def deferred(cls, layout: Layout, total: Any, summands: Callable[[], Any], waiting: int) -> Self:
+        """A partial array, given by what it comes to; `summands()` makes its shards."""
         self = object.__new__(cls)
         self._layout = layout
         self._data = None
-        self._dtype = dtype
-        self._later = later
-        self._total = None
+        self._dtype = total.dtype
+        self._later = Deferred(total, summands, waiting)
         return self
+
+    @property
+    def waiting(self) -> int:
+        """How many operations in a row wait until this array is needed."""
+        return self._later.waiting if self._data is None else 0
+
+    def total(self) -> Any:
+        """The data of the tensor once it is reduced."""
+        if not self._layout.partial_lanes:
+            return self.data
+        data, layout = self._reduced()
+        return data if layout.is_plain else self._engine.whole(data, layout)
 
     def beside(self, value: Any) -> Any:
         """Converts the other operand to an array or scalar; NotImplemented if impossible."""
@@ -63,38 +94,36 @@ class Held:
                 f"{self.summary()} comes from outside of the function that is traced, and would be changed while that is "
                 f"traced, not when it runs. Write x = x + … and return the new value."
             )
-        self._layout, self._dtype, self._data = other._layout, other._dtype, other.data
+        self._layout, self._dtype, self._data = other._layout, other._dtype, other._data
+        if other._data is None:
+            self._later = other._later
 
     def give_away(self, what: str) -> None:
         """Let the data go; who reads it afterwards is told that it was donated."""
         summary = self.summary()
 
-        def gone(reduce: bool) -> Any:
+        def gone() -> Any:
             raise ArrayError(
                 f"{summary} was donated as {what}: its memory is no longer its own. Use the result instead."
             )
 
-        self._data, self._later, self._total = None, gone, None
+        self._data, self._later = None, Deferred(None, gone, 0)
 
     @property
     def data(self) -> Any:
         """The shards, as the engine holds them."""
         data = self._data
         if data is None:
-            assert self._later is not None
-            data = self._data = self._later(False)
-            self._later = None
+            data = self._data = self._later.data()
         return data
 
     def _reduced(self) -> tuple[Any, Layout]:
         """The shards with a deferred reduction done, and their layout."""
         layout = self._layout
-        if self._data is not None or not layout.partial_lanes:
+        total = self._later.total if self._data is None and layout.partial_lanes else None
+        if total is None:
             return self.data, layout
-        if self._total is None:
-            assert self._later is not None
-            self._total = self._later(True)
-        return self._total, layout_of(layout.sharding.replace(partial=()), layout.shape, layout.lanes)
+        return total, layout_of(layout.sharding.replace(partial=()), layout.shape, layout.lanes)
 
     def reduced(self) -> Self:
         """The same tensor with its reduction done."""
@@ -105,7 +134,11 @@ class Held:
 
     def again(self) -> Self:
         """A new array sharing this data; assigning to one leaves the other unchanged."""
-        return self.of(self._layout, self.data)
+        result = object.__new__(type(self))
+        result._layout, result._dtype, result._data = self._layout, self._dtype, self._data
+        if self._data is None:
+            result._later = self._later
+        return result
 
     def copied(self) -> Self:
         """The same tensor in memory of its own."""
