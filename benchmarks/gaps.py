@@ -77,16 +77,22 @@ def blocks() -> None:
         np.testing.assert_allclose(np.asarray(step(ours, p, heads)), np_block(x, host, heads), rtol=1e-2, atol=1e-2)
         for how, run in (("eager", our_block), ("sjit", step)):
             name = f"transformer block {batch}×{length}×{width}, {kind} shapes, {how}"
-            ratio(name, lambda run=run: run(ours, p, heads).numpy(), lambda: np_block(x, host, heads), goal, rounds=5)
+            case = (x, host, ours, p, heads)
+            ratio(
+                name,
+                lambda run=run, case=case: run(*case[2:]).numpy(),
+                lambda case=case: np_block(case[0], case[1], case[4]),
+                goal,
+                rounds=5,
+            )
 
 
 def many_devices() -> None:
-    base: dict[str, float] = {}
-    peaks: dict[str, int] = {}
+    peaks: dict[tuple[str, int], int] = {}
     runs = {}
     for shape in ((2, 4), (8, 8), (64, 64), (256, 256)):
         mesh = sw.Mesh(shape, ("data", "model"))
-        x, host, ours, p = block_case(mesh, 8, 256, 512)
+        _, _, ours, p = block_case(mesh, 8, 256, 512)
         for how, run in (("eager", our_block), ("sjit", sw.sjit(our_block, static_argnums=2))):
             runs[how, mesh.size] = lambda run=run, ours=ours, p=p: run(ours, p, 8).numpy()
             runs[how, mesh.size]()
