@@ -194,15 +194,15 @@ def added() -> None:
 
 
 def mixed() -> None:
-    x, w = sw.shard(np.ones((64, 64)), MESH, P("data", "model")), sw.shard(np.ones((64, 64)), MESH, P("model", "data"))
+    x, w = sw.shard(np.ones((16, 16)), MESH, P("data", "model")), sw.shard(np.ones((16, 16)), MESH, P("model", "data"))
 
     def nine(x, w):
         h = x @ w
         h = nn.relu(h + 1.0)
         h = h.mT * 2.0
-        h = snp.reshape(h, (32, 128))
+        h = snp.reshape(h, (8, 32))
         h = snp.sum(h, axis=0)
-        h = snp.reshape(h, (64, 2))
+        h = snp.reshape(h, (16, 2))
         return snp.permute_dims(h, (1, 0)) @ x
 
     step = sw.sjit(nine)

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright import random
 from shardwright.arrays import Array, index_array
-from shardwright.eager import apply, make
+from shardwright.eager import apply, make, taped
 from shardwright.errors import OperationError
 from shardwright.numpy import (
     astype,
@@ -27,7 +27,7 @@ from shardwright.numpy import (
     where,
 )
 from shardwright.numpy import max as maxima
-from shardwright.numpy.common import Axis, arrays, axes_of, integer, operands, reduced
+from shardwright.numpy.common import Axis, array, arrays, axes_of, integer, operands, reduced
 from shardwright.numpy.moves import take
 from shardwright.ops import Attrs, RowMap
 from shardwright.sharding import Sharding
@@ -62,22 +62,26 @@ __all__ = [
 # -- activations ----------------------------------------------------------------------------------------------------------
 
 
+@taped
 def relu(x: Array) -> Array:
     """max(x, 0) of every element."""
     return maximum(x, 0)
 
 
+@taped
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), without overflow."""
-    small = exp(-abs(x))
-    return where(x >= 0, 1 / (1 + small), small / (1 + small))
+    """1 / (1 + exp(-x))."""
+    result: Array = apply("sigmoid", (array("sigmoid", x),))
+    return result
 
 
+@taped
 def silu(x: Array) -> Array:
     """x · sigmoid(x)."""
     return x * sigmoid(x)
 
 
+@taped
 def gelu(x: Array, approximate: str = "none") -> Array:
     """x times the normal distribution function of x; `approximate="tanh"` uses the usual approximation."""
     if approximate == "tanh":
@@ -85,12 +89,14 @@ def gelu(x: Array, approximate: str = "none") -> Array:
         return x * 0.5 * (apply("tanh", (inner,)) + 1)
     if approximate != "none":
         raise OperationError(f"gelu: approximate is 'none' or 'tanh', not {approximate!r}.")
-    return x * 0.5 * (apply("erf", (x * float(np.sqrt(0.5)),)) + 1)
+    result: Array = apply("gelu", (array("gelu", x),))
+    return result
 
 
 # -- along a dim: the maximum and the sum are reduced, nothing is gathered -----------------------------------------------
 
 
+@taped
 def logsumexp(x: Array, axis: Axis = -1, keepdims: bool = False) -> Array:
     """The logarithm of the sum of exponentials."""
     dims = axes_of("logsumexp", axis, x.ndim)
@@ -100,6 +106,7 @@ def logsumexp(x: Array, axis: Axis = -1, keepdims: bool = False) -> Array:
     return total if keepdims else reshape(total, [n for d, n in enumerate(x.shape) if d not in dims])
 
 
+@taped
 def softmax(x: Array, axis: int = -1) -> Array:
     """Exponentials divided by their sum."""
     top = reduced(maxima(x, axis=axis, keepdims=True))
@@ -107,6 +114,7 @@ def softmax(x: Array, axis: int = -1) -> Array:
     return powers / reduced(sum(powers, axis=axis, keepdims=True))
 
 
+@taped
 def log_softmax(x: Array, axis: int = -1) -> Array:
     """The logarithm of the softmax."""
     return x - logsumexp(x, axis=axis, keepdims=True)
@@ -126,16 +134,19 @@ def _affine(x: Array, weight: Any, bias: Any) -> Array:
     return x if bias is None else x + bias
 
 
+@taped
 def layer_norm(x: Array, weight: Any = None, bias: Any = None, axis: Axis = -1, eps: float = 1e-5) -> Array:
     """Mean 0 and variance 1 along dims, then scaled and shifted."""
     return _affine(_normalized(x, axis, eps), weight, bias)
 
 
+@taped
 def rms_norm(x: Array, weight: Any = None, axis: Axis = -1, eps: float = 1e-5) -> Array:
     """Divided by the root of the mean square along dims, then scaled."""
     return _affine(x / sqrt(reduced(mean(x * x, axis=axis, keepdims=True)) + eps), weight, None)
 
 
+@taped
 def batch_norm(
     x: Array, weight: Any = None, bias: Any = None, running_mean: Any = None, running_var: Any = None, eps: float = 1e-5
 ) -> Array:
@@ -147,6 +158,7 @@ def batch_norm(
     return _affine((x - running_mean) / sqrt(operands("batch_norm", x, running_var)[1] + eps), weight, bias)
 
 
+@taped
 def group_norm(x: Array, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Array:
     """Mean 0 and variance 1 per sample over each group of channels (the last dim) and all spatial positions."""
     if x.ndim < 2:
@@ -164,12 +176,14 @@ def group_norm(x: Array, groups: int, weight: Any = None, bias: Any = None, eps:
 # -- products and tables ----------------------------------------------------------------------------------------------------
 
 
+@taped
 def linear(x: Array, weight: Any, bias: Any = None) -> Array:
     """x @ weight + bias; the weight is `in, out`."""
     y = x @ weight
     return y if bias is None else y + bias
 
 
+@taped
 def embedding(table: Array, indices: Any) -> Array:
     """Rows of a table by index; a table split along its rows leaves a pending sum over the devices."""
     rows = arrays("embedding", table, indices)
@@ -190,6 +204,7 @@ def one_hot(indices: Array, classes: int, dtype: Any = np.float32) -> Array:
     return astype(expand_dims(indices, -1) == astype(numbers, np.int64), dtype)
 
 
+@taped
 def scaled_dot_product_attention(
     query: Array, key: Array, value: Array, mask: Any = None, causal: bool = False, scale: float | None = None
 ) -> Array:
@@ -238,6 +253,7 @@ def _causal(like: Array, queries: int, keys: int) -> Array:
     return expand_dims(rows, -1) + (keys - queries) >= cols
 
 
+@taped
 def cross_entropy(logits: Array, labels: Any, axis: int = -1) -> Array:
     """The mean over samples of minus the log-probability of each one's label."""
     (at,) = axes_of("cross_entropy", axis, logits.ndim)

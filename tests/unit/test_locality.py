@@ -76,7 +76,7 @@ def run_cases():
 
 
 def run_others():
-    """Calls that cases lack or seldom have: random bits, erf, many split indices, prefixes and windows over split dims,
+    """Calls that cases lack or seldom have: random bits, activations, many split indices, prefixes and windows over split dims,
     rows and matrices of which each device has its own, more dtypes."""
     rng = np.random.default_rng(0)
 
@@ -93,6 +93,8 @@ def run_others():
         snp.arange(11, sharding=sw.Sharding(MESH, P(*spec[:1])))
         x = sw.shard(floats(5, 7), where)
         nn.gelu(x)
+        nn.silu(x)
+        snp.argmax(x)
         for dtype in (np.float32, np.complex128, ml_dtypes.bfloat16):
             y = snp.astype(x, dtype)
             for function in (snp.negative, snp.tanh, snp.expm1, snp.sum, lambda y: y @ y.mT, lambda y: y + 1):

@@ -1,5 +1,6 @@
 """Neural-net operations and random numbers: against torch on whole tensors, under several placements."""
 
+import math
 from pathlib import Path
 
 import ml_dtypes
@@ -49,17 +50,32 @@ def test_activations_and_norms(ours, torchs, spec):
     check(ours(sw.shard(X, MESH, spec)), torchs(t(X)))
 
 
-def test_erf_to_the_last_bits():
-    import math
+def test_erfc_to_the_last_bits():
     from functools import partial
 
     from shardwright.kernels import NUMPY, elementwise
 
-    erf = partial(elementwise.erf, NUMPY)
-    x = np.concatenate([np.linspace(-8, 8, 4001), [0.0, -0.0, 1e-300, np.inf, -np.inf, 0.46875, 4.0]])
-    np.testing.assert_allclose(erf(x), [math.erf(v) for v in x], rtol=1e-15, atol=1e-16)
-    assert np.isnan(erf(np.array([np.nan]))).all()
-    assert erf(np.float32([0.5])).dtype == np.float32
+    erfc = partial(elementwise.erfc, NUMPY)
+    x = np.concatenate([np.linspace(0, 6, 4001), np.linspace(6, 26, 401), [0.46875, 4.0, 1e-300, 40.0, 1e300]])
+    np.testing.assert_allclose(erfc(x), [math.erfc(v) for v in x], rtol=1e-13, atol=1e-310)
+    assert np.isnan(erfc(np.array([np.nan]))).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+@pytest.mark.parametrize("size", [1, 1000, 200_003])
+def test_gelu_is_accurate_in_the_middle_and_in_the_tail(dtype, size):
+    host = np.linspace(-13, 13, size).astype(dtype)
+    host[:1] = -3
+    exact = np.array([v * math.erfc(-v / math.sqrt(2)) / 2 for v in host.astype(np.float64).tolist()])
+    made = np.asarray(nn.gelu(sw.shard(host, MESH, P("data")))).astype(np.float64)
+    tiny = float(np.finfo(dtype).smallest_normal)
+    np.testing.assert_allclose(made, exact, rtol={8: 1e-12, 4: 2e-5, 2: 2e-3}[host.itemsize], atol=tiny)
+    assert np.abs(made - exact).max() < {8: 1e-14, 4: 1e-6, 2: 1e-2}[host.itemsize]
+    most = np.finfo(dtype).max
+    odd = np.asarray(nn.gelu(sw.shard(np.array([np.inf, -np.inf, np.nan, 0.0, most, -most], dtype), MESH, P())))
+    assert odd[:2].tolist() == [np.inf, 0]
+    assert np.isnan(odd[2])
+    assert odd[3:].tolist() == [0, most, 0]
 
 
 def test_large_and_infinite_inputs_stay_finite():

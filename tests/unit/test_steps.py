@@ -10,6 +10,7 @@ import shardwright as sw
 import shardwright.numpy as snp
 from brute_force import whole_axes
 from shardwright import P, nn
+from shardwright.eager import calls as eager_calls
 from shardwright.errors import EngineError, ImplicitGatherError
 from shardwright.ops import OPS, RowMap
 from shardwright.plan import (
@@ -413,13 +414,15 @@ def test_a_kernel_and_a_step_made_wrong_are_noticed(engine, monkeypatch):
         agree(mesh)
     monkeypatch.undo()
     agree(mesh)
-    step, fetched = Literal.step, whole.fetched
+    step, fetching = Literal.step, whole.fetching
 
     def wrong(self, what, data):
         made = step(self, what, data)
         return type(made)([part * 0 for part in made.parts]) if isinstance(what, Fetch) else made
 
     monkeypatch.setattr(Literal, "step", wrong)
-    monkeypatch.setattr(whole, "fetched", lambda *args: fetched(*args) * 0)
+    monkeypatch.setattr(whole, "fetching", lambda *args: lambda data: fetching(*args)(data) * 0)
+    whole._functions.clear()
+    eager_calls._ready.clear()
     with pytest.raises(AssertionError):
         agree(mesh)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.eager import Held, apply, auto_spec, find
+from shardwright.eager import Held, apply, auto_spec, find, taped
 from shardwright.engines import engine_named
 from shardwright.errors import OperationError
 from shardwright.ops import Attrs, RowMap
@@ -22,6 +22,45 @@ WHOLE = slice(None)
 
 def get(x: Any, index: Any) -> Any:
     """x[index]."""
+    spelled = _spelled(index)
+    return _get(x, index) if spelled is None else _get_spelled(x, spelled)
+
+
+def _spelled(index: Any) -> Any:
+    """An index of integers, slices, None and `...` as a value that can be compared; None for others."""
+    kind = type(index)
+    if kind is int:
+        return index
+    if kind is slice:
+        return ("slice", index.start, index.stop, index.step)
+    if kind is not tuple:
+        return None
+    parts: list[Any] = []
+    for entry in index:
+        kind = type(entry)
+        if kind is slice:
+            parts.append(("slice", entry.start, entry.stop, entry.step))
+        elif kind is int or entry is None:
+            parts.append(entry)
+        elif entry is Ellipsis:
+            parts.append("...")
+        else:
+            return None
+    return ("index", *parts)
+
+
+@taped
+def _get_spelled(x: Any, spelled: Any) -> Any:
+    """x[index] for an index that was spelled out."""
+
+    def entry(part: Any) -> Any:
+        return slice(*part[1:]) if type(part) is tuple else Ellipsis if part == "..." else part
+
+    is_tuple = type(spelled) is tuple and spelled[0] == "index"
+    return _get(x, tuple(map(entry, spelled[1:])) if is_tuple else entry(spelled))
+
+
+def _get(x: Any, index: Any) -> Any:
     entries = entries_of(x, index)
     arrays = [entry for entry in entries if is_array(entry)]
     if not arrays:

@@ -22,6 +22,7 @@ from shardwright.eager.calls import (
 )
 from shardwright.eager.held import Held
 from shardwright.eager.placement import auto_sharding, auto_spec, current_policy, sharding_for
+from shardwright.eager.tapes import taped
 
 __all__ = [
     "Held",
@@ -43,6 +44,7 @@ __all__ = [
     "sharding_for",
     "source_line",
     "strict",
+    "taped",
     "tracing",
     "unary",
     "user_depth",

@@ -68,20 +68,37 @@ def is_strict() -> bool:
     return _strict.get()
 
 
-_recorded: "tuple[int, list[tuple[OperationPlan, str]]] | None" = None  # the thread that records, and what it saw
+Seen = Callable[[Any, Sequence[Any], Any], None]  # is told of an operation that ran: how, its operands, its results
+_recorded: "tuple[int, Seen] | None" = None  # the thread that records, and who is told
 
 
 @contextlib.contextmanager
 def recording() -> Iterator["list[tuple[OperationPlan, str]]"]:
     """Inside, every operation that runs is noted, with the line that asked for it."""
-    global _recorded  # a plain global: the warm path looks at it
-    before = _recorded
     seen: list[tuple[OperationPlan, str]] = []
-    _recorded = (threading.get_ident(), seen)
-    try:
+    with watching(lambda ready, operands, made: seen.append((ready.plan, source_line()))):
         yield seen
+
+
+@contextlib.contextmanager
+def watching(seen: Seen) -> Iterator[None]:
+    """Inside, `seen` is told of every operation that this thread runs."""
+    global _recorded  # a plain global: the warm path looks at it
+    before, _recorded = _recorded, (threading.get_ident(), seen)
+    try:
+        yield
     finally:
         _recorded = before
+
+
+def is_watched() -> bool:
+    """Whether some thread's operations are noted."""
+    return _recorded is not None
+
+
+def is_traced() -> bool:
+    """Whether a program is being traced here."""
+    return _tracer.get() is not None
 
 
 class Ready:
@@ -169,12 +186,16 @@ def _traced(operands: Sequence[Any]) -> Any:
 
 def _run(ready: Ready, operands: Sequence[Any], cls: type[Held]) -> Any:
     """Bring the operands into place, run the plan's instructions, and wrap the results."""
-    plan, engine = ready.plan, ready.engine
     if ready.gathers:
         mind_gathers(ready.gathers)
+    results = _results(ready, operands, cls)
     if _recorded is not None and _recorded[0] == threading.get_ident():
-        _recorded[1].append((plan, source_line()))
-    whole = ready.whole
+        _recorded[1](ready, operands, results)
+    return results
+
+
+def _results(ready: Ready, operands: Sequence[Any], cls: type[Held]) -> Any:
+    plan, engine, whole = ready.plan, ready.engine, ready.whole
     if whole is not None:
         if ready.lazy:
             return _deferred(ready, [x.again() if isinstance(x, Held) else x for x in operands], cls)
@@ -207,8 +228,7 @@ def _deferred(ready: Ready, operands: Sequence[Any], cls: type[Held]) -> Any:
         return _stepped(plan, engine, [x.placed(next(targets)) if isinstance(x, Held) else x for x in operands])[0]
 
     if waiting > MOST_WAITING:  # the first device of a group holds the value from here on
-        plain = layout_of(layout.sharding.replace(partial=()), layout.shape)
-        return cls.of(layout, engine.move(total, plain, layout))
+        return cls.of(layout, engine.move(total, layout.settled, layout))
     return cls.deferred(layout, total, summands, waiting)
 
 
@@ -358,6 +378,8 @@ def _inplace(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def mind_gathers(gathers: Sequence[ImplicitGather], line: str = "") -> None:
     """Warn of large gathers; inside `strict()` refuse any."""
+    if not _strict.get() and all(size <= WARN_ABOVE for *_, size in gathers):
+        return
     line = line or source_line()
     for name, text, dims, size in gathers:
         where = f"dim {', '.join(map(str, dims))}" if dims else "every dim"

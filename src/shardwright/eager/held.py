@@ -123,14 +123,13 @@ class Held:
         total = self._later.total if self._data is None and layout.partial_lanes else None
         if total is None:
             return self.data, layout
-        return total, layout_of(layout.sharding.replace(partial=()), layout.shape, layout.lanes)
+        return total, layout.settled
 
     def reduced(self) -> Self:
         """The same tensor with its reduction done."""
         if not self._layout.partial_lanes:
             return self
-        layout = layout_of(self.sharding.replace(partial=()), self.shape)
-        return self.of(layout, self.placed(layout))
+        return self.of(self._layout.settled, self.placed(self._layout.settled))
 
     def again(self) -> Self:
         """A new array sharing this data; assigning to one leaves the other unchanged."""

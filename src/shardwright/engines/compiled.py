@@ -1,10 +1,14 @@
 """Code as one generated Python function on a stacked engine's arrays, with nothing to decide any more."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from shardwright.engines.whole import fetched
+import numpy as np
+
+from shardwright.engines.blocks import LEAST, Line, Value, blocked
+from shardwright.engines.whole import fetching
 from shardwright.plan import (
     Choice,
     Code,
@@ -23,7 +27,7 @@ from shardwright.plan import (
     While,
     parts_of,
 )
-from shardwright.sharding import Layout, layout_of
+from shardwright.sharding import Layout
 
 Runner = Callable[..., Any]
 
@@ -108,9 +112,10 @@ class _Compiler:
         bound: dict[str, Any] = {}
         text: list[str] = []
         alias: dict[Slot, Slot] = {}
-        lines = self._needed(code, alias)
-        last = {x: at for at, (_, inputs, _) in enumerate(lines) for x in inputs if isinstance(x, Slot)}
+        needed = self._needed(code, alias)
         outputs = tuple(alias.get(x, x) for x in code.outputs)
+        lines = _in_blocks(needed, outputs)
+        last = {x: at for at, (_, inputs, _) in enumerate(lines) for x in inputs if isinstance(x, Slot)}
         kept = {*outputs}
         for at, (function, inputs, made) in enumerate(lines):
             bound[f"f{at}"] = function
@@ -128,7 +133,7 @@ class _Compiler:
         run: Runner = bound["run"]
         return run
 
-    def _needed(self, code: Code, alias: dict[Slot, Slot]) -> list[tuple[Runner, tuple[Any, ...], tuple[Slot, ...]]]:
+    def _needed(self, code: Code, alias: dict[Slot, Slot]) -> "list[_Line]":
         """The lines that outputs need: whole operations in place of their instructions, and no line for a move."""
         producer = {slot: line for line in code.instructions for slot in line.outputs}
         written = []
@@ -140,13 +145,13 @@ class _Compiler:
                 continue
             function, inputs = entry
             inputs = tuple(alias.get(x, x) if isinstance(x, Slot) else x for x in inputs)
-            written.append((function, inputs, line.outputs))
+            written.append(_Line(function, inputs, line.outputs, _elementwise(function, line.plan)))
         wanted = {alias.get(x, x) for x in code.outputs}
         kept = []
-        for function, inputs, outputs in reversed(written):
-            if not wanted.isdisjoint(outputs):
-                wanted.update(x for x in inputs if isinstance(x, Slot))
-                kept.append((function, inputs, outputs))
+        for entry in reversed(written):
+            if not wanted.isdisjoint(entry.outputs):
+                wanted.update(x for x in entry.inputs if isinstance(x, Slot))
+                kept.append(entry)
         return kept[::-1]
 
     def _line(self, line: Instruction, producer: dict[Slot, Instruction]) -> tuple[Runner, tuple[Any, ...]] | None:
@@ -179,7 +184,7 @@ class _Compiler:
                 return lambda *data: data
             return lambda *data: tuple(engine.move(x, a, b) for x, (a, b) in zip(data, pairs, strict=True))
         if isinstance(what, Fetch) and self.totals:
-            return lambda data: fetched(what, data, 0)
+            return fetching(what, 0)
         if isinstance(what, Step):
             return lambda data: engine.step(what, data)
         if isinstance(what, ToLocal):
@@ -197,14 +202,9 @@ class _Compiler:
             return _while(what, self.function(what.condition), self.function(what.body))
         assert isinstance(what, Scan), what
         if self.totals:
-            stacked = tuple((_reduced(at), dtype) for at, dtype in what.stacked)
-            what = replace(what, tables=tuple(map(_reduced, what.tables)), stacked=stacked)
+            stacked = tuple((at.settled, dtype) for at, dtype in what.stacked)
+            what = replace(what, tables=tuple(layout.settled for layout in what.tables), stacked=stacked)
         return scanned(engine, what, self.function(what.body))
-
-
-def _reduced(layout: Layout) -> Layout:
-    """The layout of what a partial value comes to."""
-    return layout_of(layout.sharding.replace(partial=()), layout.shape) if layout.partial_lanes else layout
 
 
 def _with_summands(engine: StackedEngine, local: Local) -> Callable[..., tuple[Any, ...]]:
@@ -214,11 +214,80 @@ def _with_summands(engine: StackedEngine, local: Local) -> Callable[..., tuple[A
 
     def run(local: Local, data: Any) -> tuple[Any, ...]:
         layouts = iter(local.operands)
-        given = [engine.move(x, _reduced(at := next(layouts)), at) if hasattr(x, "dtype") else x for x in data]
+        given = [engine.move(x, (at := next(layouts)).settled, at) if hasattr(x, "dtype") else x for x in data]
         made = zip(engine.local(local, given), local.results, strict=True)
-        return tuple(engine.move(x, layout, _reduced(layout)) for x, layout in made)
+        return tuple(engine.move(x, layout, layout.settled) for x, layout in made)
 
     return run
+
+
+class _Line(NamedTuple):
+    """A function, what it reads, what it makes; `kind` is the shape and dtype of an element-wise function on one shape."""
+
+    function: Runner
+    inputs: tuple[Any, ...]
+    outputs: tuple[Slot, ...]
+    kind: tuple[tuple[int, ...], Any] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The one shape of an element-wise function's operands and result."""
+        return self.kind[0] if self.kind is not None else None
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype that an element-wise function makes."""
+        return self.kind[1] if self.kind is not None else None
+
+
+def _elementwise(function: Runner, plan: OperationPlan | None) -> tuple[tuple[int, ...], Any] | None:
+    """The shape and dtype of a NumPy function on large tensors of one shape, and scalars; None for others."""
+    if plan is None or not isinstance(function, np.ufunc) or len(plan.results) != 1:
+        return None
+    shape = plan.results[0].shape
+    alike = all(layout.shape == shape for layout in plan.given) and math.prod(shape) >= LEAST
+    return (shape, plan.dtypes[0]) if alike else None
+
+
+def _in_blocks(
+    lines: Sequence[_Line], outputs: Sequence[Slot]
+) -> list[tuple[Runner, tuple[Any, ...], tuple[Slot, ...]]]:
+    """The lines, with those of element-wise functions on one shape that follow one another run block by block."""
+    result: list[tuple[Runner, tuple[Any, ...], tuple[Slot, ...]]] = []
+    readers: dict[Slot, int] = {}  # the last line that reads each value
+    for at, line in enumerate(lines):
+        readers.update({x: at for x in line.inputs if isinstance(x, Slot)})
+    at = 0
+    while at < len(lines):
+        end = at + 1
+        while lines[at].shape is not None and end < len(lines) and lines[end].shape == lines[at].shape:
+            end += 1
+        if end - at < 2:
+            result.append(lines[at][:3])
+        else:
+            kept = {
+                slot
+                for line in lines[at:end]
+                for slot in line.outputs
+                if readers.get(slot, -1) >= end or slot in outputs
+            }
+            result.append(_block(lines[at:end], kept))
+        at = end
+    return result
+
+
+def _block(lines: Sequence[_Line], kept: set[Slot]) -> tuple[Runner, tuple[Any, ...], tuple[Slot, ...]]:
+    """Lines as one, which makes the values that are read elsewhere."""
+    made = [line.outputs[0] for line in lines]
+    inputs = tuple(dict.fromkeys(x for line in lines for x in line.inputs if isinstance(x, Slot) and x not in made))
+    number = {slot: at for at, slot in enumerate((*inputs, *made))}
+    steps = [
+        Line(line.function, tuple(Value(number[x]) if isinstance(x, Slot) else x for x in line.inputs), line.dtype)
+        for line in lines
+    ]
+    outputs = tuple(slot for slot in made if slot in kept)
+    run = blocked(len(inputs), steps, [number[slot] for slot in outputs])
+    return (lambda *data: run(*data)[0]) if len(outputs) == 1 else run, inputs, outputs
 
 
 def operands_of(line: Instruction, producer: Mapping[Slot, Instruction]) -> tuple[Any, ...] | None:

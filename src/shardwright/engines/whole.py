@@ -5,13 +5,15 @@ those that NumPy has a function for are that function; `DIRECT` is the table of 
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.engines.blocks import Line, Value, blocked
 from shardwright.kernels import PLAIN, Call, contraction, run
+from shardwright.kernels.elementwise import FARTHEST, TAIL
 from shardwright.mesh import Mesh
 from shardwright.ops import small_dtype
 from shardwright.plan import OUTSIDE, Fetch, Local, OperationPlan, Picked, Spaced, make_plan, plan_operation
@@ -71,7 +73,7 @@ def _straight(plan: OperationPlan) -> Function:
 def _prepared(what: Any) -> Function:
     """An instruction as a function of its operands."""
     if isinstance(what, Fetch):
-        return lambda data: fetched(what, data, 0)
+        return fetching(what, 0)
     assert isinstance(what, Local), what
     call = what.call.at(0)
     make = DIRECT.get(call.name) or (_elementwise if call.name in PLAIN else None)
@@ -90,27 +92,48 @@ def _of_one_element(function: Function) -> Function:
 
 def fetched(step: Fetch, data: Data, lanes: int) -> Data:
     """The rows that shards read, one shard after the other, of a whole tensor behind lanes."""
-    for dim, wanted in enumerate(step.wanted):
-        if isinstance(wanted, Picked):
-            data = _rows(data, lanes + dim, wanted, step.shape[dim], step.fill)
-    return data
+    return fetching(step, lanes)(data)
 
 
-def _rows(data: Data, axis: int, wanted: Picked, size: int, fill: Any) -> Data:
+def fetching(step: Fetch, lanes: int) -> Callable[[Data], Data]:
+    """The function that takes these rows."""
+    steps = [
+        _taking(lanes + dim, wanted, step.shape[dim], step.fill)
+        for dim, wanted in enumerate(step.wanted)
+        if isinstance(wanted, Picked)
+    ]
+    if len(steps) == 1:
+        return steps[0]
+
+    def take_all(data: Data) -> Data:
+        for take in steps:
+            data = take(data)
+        return data
+
+    return take_all
+
+
+def _taking(axis: int, wanted: Picked, size: int, fill: Any) -> Callable[[Data], Data]:
+    """The function that takes the rows of one dim: slices where they are evenly spaced."""
     lead = (slice(None),) * axis
-    if isinstance(wanted, Spaced):
-        stretches = wanted.stretches()
-        if stretches is not None:
-            parts = [data[(*lead, part)] for part in stretches]
-            return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
-    rows = wanted.flat
-    outside = rows == OUTSIDE
-    if not size or not len(rows):
-        return np.full((*data.shape[:axis], len(rows), *data.shape[axis + 1 :]), fill, data.dtype)
-    taken = np.take(data, np.maximum(rows, 0), axis=axis)
-    if outside.any():
-        taken[(*lead, outside)] = fill
-    return taken
+    stretches = wanted.stretches() if isinstance(wanted, Spaced) else None
+    if stretches is not None:
+        first, *rest = ((*lead, part) for part in stretches)
+        if not rest:
+            return lambda data: data[first]
+        return lambda data: np.concatenate([data[first], *(data[part] for part in rest)], axis=axis)
+
+    def take(data: Data) -> Data:
+        rows = wanted.flat
+        outside = rows == OUTSIDE
+        if not size or not len(rows):
+            return np.full((*data.shape[:axis], len(rows), *data.shape[axis + 1 :]), fill, data.dtype)
+        taken = np.take(data, np.maximum(rows, 0), axis=axis)
+        if outside.any():
+            taken[(*lead, outside)] = fill
+        return taken
+
+    return take
 
 
 # -- functions in place of kernels ----------------------------------------------------------------------------------------
@@ -123,17 +146,77 @@ def _elementwise(call: Call) -> Function | None:
 def _reduction(ufunc: np.ufunc) -> Callable[[Call], Function | None]:
     def make(call: Call) -> Function | None:
         attrs = dict(call.attrs)
-        axis, keepdims = tuple(attrs.pop("axis")), attrs.pop("keepdims", False)
+        axis: tuple[int, ...] | None = tuple(attrs.pop("axis"))
+        keepdims = attrs.pop("keepdims", False)
         dtype = attrs.pop("dtype", None)
-        empty = ufunc in (np.maximum, np.minimum) and 0 in (call.operands[0].shape[dim] for dim in axis)
+        empty = ufunc in (np.maximum, np.minimum) and 0 in (call.operands[0].shape[dim] for dim in axis or ())
         if attrs or empty:
             return None
+        if len(axis or ()) == len(call.operands[0].shape) and not keepdims:
+            axis = None  # the fastest way over all elements
         if dtype is None and ufunc in (np.logical_and, np.logical_or):
             dtype = np.dtype(bool)
         reduce: Any = ufunc.reduce
         return lambda x: reduce(x, axis, dtype, None, keepdims)
 
     return make
+
+
+def _first_true(call: Call) -> Function | None:
+    (axis,), keepdims, size = (
+        call.attrs["axis"],
+        bool(call.attrs["keepdims"]),
+        call.operands[0].shape[call.attrs["axis"][0]],
+    )
+    if not size:
+        return None
+
+    def first_true(found: Data) -> Data:
+        at = np.argmax(found, axis=axis, keepdims=True)
+        made = np.where(np.take_along_axis(found, at, axis=axis), at, size)
+        return made if keepdims else made.squeeze(axis)
+
+    return first_true
+
+
+def _sort(call: Call) -> Function:
+    """NumPy's fastest sort, which gives what a stable one does but for the order of 0.0 and -0.0; where these are, that one."""
+    axis, descending = call.attrs["axis"], call.attrs["descending"]
+
+    def sort(x: Data) -> Data:
+        stable = x.dtype.kind in "fc" and bool(((x == 0) & np.signbit(x.real)).any())
+        made = np.sort(x, axis=axis, kind="stable" if stable else None)
+        return np.flip(made, axis=axis) if descending else made
+
+    return sort
+
+
+def _gelu(call: Call) -> Function | None:
+    """Block by block, in float32."""
+    if call.dtypes[0] != np.float32:
+        return None
+    lines: list[Line] = []
+    single = np.dtype(np.float32)
+
+    def line(function: Any, *inputs: Any) -> Value:
+        lines.append(Line(function, tuple(np.float32(x) if isinstance(x, float) else x for x in inputs), single))
+        return Value(len(lines))
+
+    x = Value(0)
+    size = line(np.minimum, line(np.abs, x), FARTHEST)
+    above, below = (_horner(line, some, size) for some in TAIL)
+    power = line(np.exp, line(np.multiply, line(np.multiply, size, size), -0.5))
+    tail = line(np.multiply, line(np.divide, above, below), power)
+    line(np.subtract, line(np.maximum, x, 0.0), line(np.multiply, size, tail))
+    run_blocks = blocked(1, lines, [len(lines)])
+    return lambda x: run_blocks(x if x.flags.c_contiguous else np.ascontiguousarray(x))[0]
+
+
+def _horner(line: Function, coefficients: Sequence[float], z: Value) -> Value:
+    total = line(np.add, line(np.multiply, z, coefficients[0]), coefficients[1])
+    for coefficient in coefficients[2:]:
+        total = line(np.add, line(np.multiply, total, z), coefficient)
+    return total
 
 
 def _concat(call: Call) -> Function:
@@ -195,6 +278,9 @@ DIRECT: dict[str, Callable[[Call], Function | None]] = {
     "min": _reduction(np.minimum),
     "all": _reduction(np.logical_and),
     "any": _reduction(np.logical_or),
+    "first_true": _first_true,
+    "sort": _sort,
+    "gelu": _gelu,
     "concat": _concat,
     "reshape": _reshape,
     "permute_dims": _permute_dims,

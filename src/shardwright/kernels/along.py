@@ -46,6 +46,20 @@ def reduction(name: str, identity: Callable[["np.dtype[Any]"], Any]) -> Callable
     return kernel
 
 
+def first_true(call: Call, data: Data) -> Data:
+    """The number of the first true row along a dim; the dim's size where no row of the device is."""
+    xp, (dim,) = call.xp, call.attrs["axis"]
+    layout, axis, keep = call.operands[0], call.n + dim, bool(call.attrs.get("keepdims"))
+    data = call.filled(0, data, [dim], False)
+    size = layout.shape[dim]
+    if not data.shape[axis]:
+        return call.empty_result([1 if i == axis else n for i, n in enumerate(data.shape) if keep or i != axis], size)
+    rank = data.ndim - call.n - (not keep)
+    found = xp.astype(xp.argmax(data, axis=axis, keepdims=keep), np.int64)
+    starts = xp.asarray(call.spread(call.starts(layout, dim), rank))
+    return xp.where(xp.any(data, axis=axis, keepdims=keep), found + starts, xp.asarray(size, dtype=np.int64))
+
+
 def along(function: Callable[..., Data]) -> Callable[..., Data]:
     """A function of the namespace, the data and an axis or several."""
 

@@ -148,15 +148,44 @@ def _horner(coefficients: tuple[float, ...], z: Data) -> Data:
     return total
 
 
-def erf(xp: Space, x: Data) -> Data:
-    """The error function; integers in float64."""
-    dtype = np.dtype(x.dtype)
-    wide = xp.astype(x, np.float64)
-    size = xp.minimum(xp.abs(wide), xp.asarray(6.0))  # beyond 6 it is 1 to the last bit
+def erfc(xp: Space, z: Data) -> Data:
+    """1 less the error function, of float64 numbers that are not negative; accurate in the tail too."""
+    size = xp.minimum(z, xp.asarray(28.0))  # beyond 27.3 it is 0
     near, middle, far = xp.clip(size, None, 0.46875), xp.clip(size, 0.46875, 4.0), xp.clip(size, 4.0, None)
     small = near * _ratio(_NEAR, near * near)
     rest = xp.exp(-middle * middle) * _ratio(_MIDDLE, middle)
-    z = 1 / (far * far)
-    tail = xp.exp(-far * far) * (1 / np.sqrt(np.pi) - z * _ratio(_FAR, z)) / far
-    value = xp.copysign(xp.where(size <= 0.46875, small, 1 - xp.where(size <= 4, rest, tail)), wide)
-    return value if dtype.kind in "biu" and not is_small(dtype) else xp.astype(value, dtype)
+    inverse = 1 / (far * far)
+    tail = xp.exp(-far * far) * (1 / np.sqrt(np.pi) - inverse * _ratio(_FAR, inverse)) / far
+    return xp.where(size <= 0.46875, 1 - small, xp.where(size <= 4, rest, tail))
+
+
+# Half of erfc(z / √2) · exp(z² / 2) from 0 to 14, innermost coefficient first: a least-squares fit of relative error 4e-7.
+TAIL = (
+    (0.01704631639375051, 0.11952641351140139, 0.36196276985939674, 0.4999998112849325),
+    (0.042733781224084, 0.29940560537283434, 0.9534156405551435, 1.5217913008993762, 1.0),
+)
+FARTHEST = 15.0  # where the tail is 0 in float32; in float64 it is at 40
+
+
+def sigmoid(xp: Space, x: Data) -> Data:
+    """1 / (1 + exp(-x)); integers in float64, small floats in float32. Where the power overflows the result is 0."""
+    dtype = np.dtype(x.dtype)
+    exact = dtype.kind in "biu" and not is_small(dtype)
+    wide = xp.astype(x, np.float64) if exact else xp.astype(x, np.float32) if dtype.itemsize < 4 else x
+    with np.errstate(over="ignore"):
+        value = 1 / (xp.exp(-wide) + 1)
+    return value if exact else xp.astype(value, dtype)
+
+
+def gelu(xp: Space, x: Data) -> Data:
+    """x times the normal distribution function of x: max(x, 0) less |x| times the tail beyond |x|; integers in float64.
+
+    Small floats in float32; in that, relative errors are below 1e-6 in the middle and grow with the square of x in the tail.
+    """
+    dtype = np.dtype(x.dtype)
+    exact = dtype == np.float64 or (dtype.kind in "biu" and not is_small(dtype))
+    wide = xp.astype(x, np.float64 if exact else np.float32)
+    size = xp.minimum(xp.abs(wide), xp.asarray(40.0 if exact else FARTHEST, dtype=wide.dtype))
+    tail = erfc(xp, size * np.sqrt(0.5)) * 0.5 if exact else _ratio(TAIL, size) * xp.exp(size * size * -0.5)
+    value = xp.maximum(wide, xp.asarray(0, dtype=wide.dtype)) - size * tail
+    return value if exact else xp.astype(value, dtype)

@@ -21,7 +21,8 @@ KERNELS: dict[str, Kernel] = {
     # element by element
     **{name: el.by_name(name) for name, op in OPS.items() if op.elementwise},
     **{name: el.of(function) for name, function in _OTHERWISE.items()},
-    "erf": el.of(el.erf),
+    "sigmoid": el.of(el.sigmoid),
+    "gelu": el.of(el.gelu),
     "astype": el.astype,
     "clip": el.of(el.clip),
     "isin": el.isin,
@@ -34,6 +35,7 @@ KERNELS: dict[str, Kernel] = {
     "min": al.reduction("min", al.highest),
     "all": al.reduction("all", lambda dtype: True),
     "any": al.reduction("any", lambda dtype: False),
+    "first_true": al.first_true,
     "einsum": contract,
     # moves
     "permute_dims": mv.permute_dims,

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.arrays import Array, held_like, index_array, row_indices
 from shardwright.arrays import take as take_rows
-from shardwright.eager import apply, find
+from shardwright.eager import apply, find, taped
 from shardwright.errors import OperationError
 from shardwright.numpy.common import array, axes_of, axis_of, integer, integers, operands, sizes_of
 from shardwright.numpy.common import arrays as lifted
@@ -117,6 +117,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     return np.broadcast_shapes(*(tuple(shape) for shape in shapes))
 
 
+@taped
 def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
     """Joins arrays along a dim (flattened, if axis is None)."""
     given = lifted("concat", *arrays)
@@ -135,6 +136,7 @@ def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
     return result
 
 
+@taped
 def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Array:
     """Joins arrays of one shape along a new dim."""
     given = lifted("stack", *arrays)
@@ -156,6 +158,7 @@ def _mapped(name: str, a: Array, maps: dict[int, RowMap]) -> Array:
     return result
 
 
+@taped
 def flip(x: Any, /, *, axis: int | Sequence[int] | None = None) -> Array:
     """Rows in reverse order along dims."""
     a = array("flip", x)
@@ -164,6 +167,7 @@ def flip(x: Any, /, *, axis: int | Sequence[int] | None = None) -> Array:
     )
 
 
+@taped
 def roll(x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
     """Rows moved along dims, around the end."""
     a = array("roll", x)

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwright.arrays import Array, held_like
 from shardwright.arrays import take as take_rows
-from shardwright.eager import apply, find, make, warn
+from shardwright.eager import apply, find, make, taped, warn
 from shardwright.errors import OperationError
 from shardwright.numpy.common import (
     Axis,
@@ -36,21 +36,25 @@ def _reduce(name: str, x: Any, axis: Axis, keepdims: bool, dtype: Any = None) ->
     return result
 
 
+@taped
 def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
     """Sums over dims; over split dims the result is partial until it is first read."""
     return _reduce("sum", x, axis, keepdims, dtype or sum_dtype(array("sum", x).dtype))
 
 
+@taped
 def prod(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
     """Products over dims."""
     return _reduce("prod", x, axis, keepdims, dtype or sum_dtype(array("prod", x).dtype))
 
 
+@taped
 def max(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Maxima over dims."""
     return _extreme("max", x, axis, keepdims)
 
 
+@taped
 def min(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Minima over dims."""
     return _extreme("min", x, axis, keepdims)
@@ -64,22 +68,26 @@ def _extreme(name: str, x: Any, axis: Axis, keepdims: bool) -> Array:
     return _reduce(name, a, axis, keepdims)
 
 
+@taped
 def all(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Whether all elements are true."""
     return _reduce("all", x, axis, keepdims)
 
 
+@taped
 def any(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Whether any element is true."""
     return _reduce("any", x, axis, keepdims)
 
 
+@taped
 def count_nonzero(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The number of elements that are not zero."""
     a = array("count_nonzero", x)
     return _reduce("sum", a != 0, axis, keepdims, np.int64)
 
 
+@taped
 def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Averages over dims; in float64 for integers and booleans, as in NumPy."""
     a = array("mean", x)
@@ -142,17 +150,22 @@ def _arg(name: str, x: Any, axis: int | None, keepdims: bool) -> Array:
     best = reduced(_reduce("max" if name == "argmax" else "min", a, dims, True))
     found = a == best
     if is_float(a.dtype):
-        found = found | ((a != a) & (best != best))  # NaN wins, as in NumPy
+        found = found | (a != a)  # NaN wins, as in NumPy: then nothing equals the extreme
+    if len(dims) == 1:
+        result: Array = apply("first_true", (found,), Attrs(axis=dims, keepdims=bool(keepdims)))
+        return result
     total = math.prod(a.shape[dim] for dim in dims)
     numbers = apply("where", (found, _numbers(a, dims), total))
     return _reduce("min", numbers, dims, keepdims)
 
 
+@taped
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """The first index of the maximum, along a dim or over all elements; nothing is gathered."""
     return _arg("argmax", x, axis, keepdims)
 
 
+@taped
 def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """The first index of the minimum, along a dim or over all elements; nothing is gathered."""
     return _arg("argmin", x, axis, keepdims)
@@ -181,6 +194,7 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
 # -- sorting and sets -----------------------------------------------------------------------------------------------------
 
 
+@taped
 def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool | None = True) -> Array:
     """Elements sorted along a dim; a split dim is gathered first."""
     a = array("sort", x)
@@ -189,6 +203,7 @@ def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool | 
     return result
 
 
+@taped
 def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool | None = True) -> Array:
     """The indices that sort a dim; a split dim is gathered first."""
     a = array("argsort", x)
@@ -263,11 +278,13 @@ def _cumulative(name: str, x: Any, axis: int | None, dtype: Any, include_initial
     return joined
 
 
+@taped
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Cumulative sums; along a split dim each device sends one row."""
     return _cumulative("cumulative_sum", x, axis, dtype, include_initial)
 
 
+@taped
 def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Cumulative products; along a split dim each device sends one row."""
     return _cumulative("cumulative_prod", x, axis, dtype, include_initial)

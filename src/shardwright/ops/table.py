@@ -100,7 +100,8 @@ def _rows_of(*rows: Op) -> dict[str, Op]:
 OPS: dict[str, Op] = _rows_of(
     # element by element
     *map(_elementwise, _ELEMENTWISE),
-    Op("erf", f.elementwise("erf"), dt.floats),
+    Op("sigmoid", f.elementwise("sigmoid"), dt.floats, w.points(4)),
+    Op("gelu", f.elementwise("gelu"), dt.floats, w.points(20)),
     Op("astype", f.elementwise("astype"), dt.given),
     _moves("in_range", f.checked("in_range")),
     Op("clip", f.elementwise("clip"), dt.as_ran(_clip_tried)),
@@ -112,6 +113,7 @@ OPS: dict[str, Op] = _rows_of(
     Op("min", f.reduced("min", "min")),
     Op("all", f.reduced("all", "bitwise_and"), dt.always(bool)),
     Op("any", f.reduced("any", "bitwise_or"), dt.always(bool)),
+    Op("first_true", f.reduced("first_true", "min"), dt.always(np.int64)),
     # products
     Op("einsum", f.einsum, dt.promoted, w.TWO, contracts=True),
     # moves

@@ -12,16 +12,19 @@ from shardwright.sharding import P, Sharding, block_size, usual_offsets
 PARTIAL = "partial"
 Placement = dict[str, str | None]  # axis -> factor, None or PARTIAL
 Shape = tuple[int, ...]
+Offsets = tuple[tuple[int, ...], ...]
 
 
-def homes(rule: Rule, dims: Dims, sharding: Sharding, shape: Shape) -> dict[str, tuple[str, ...]]:
+def homes(
+    rule: Rule, dims: Dims, mesh: Mesh, axes_by_dim: Sequence[tuple[str, ...]], shape: Shape, offsets: Offsets = ()
+) -> dict[str, tuple[str, ...]]:
     """Which axes an operand or result has on each factor; a product dim hands its axes to its factors, outermost first."""
     result: dict[str, tuple[str, ...]] = {}
-    for at, (dim, axes) in enumerate(zip(dims, sharding.dims, strict=True)):
+    for at, (dim, axes) in enumerate(zip(dims, axes_by_dim, strict=True)):
         if len(dim) == 1:
             result[dim[0]] = axes
-        elif len(dim) > 1 and shape[at] % sharding.mesh.axis_size(axes) == 0 and not sharding.offsets_of(at):
-            result.update(_deal(rule, sharding.mesh, dim, axes))
+        elif len(dim) > 1 and shape[at] % mesh.axis_size(axes) == 0 and not (offsets and offsets[at]):
+            result.update(_deal(rule, mesh, dim, axes))
     return result
 
 

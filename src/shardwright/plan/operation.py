@@ -6,7 +6,7 @@ operation's own steps: a local computation and, where devices need one another's
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +76,7 @@ class OperationPlan:
         self.instructions: tuple[Instruction, ...] = tuple(builder.instructions)
         self.outputs: tuple[Slot, ...] = builder.outputs
 
-    @property
+    @cached_property
     def gathers(self) -> list[ImplicitGather]:
         """Moves that bring a split dim to every device, and fetches of all its rows."""
         found: list[ImplicitGather] = []

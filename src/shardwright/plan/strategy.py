@@ -233,8 +233,15 @@ class Problem:
         used = [axis for sharding in operands for axis in sharding.axes]
         self.wanted = [s if s is not None and mesh.share_a_cut((*used, *s.axes)) else None for s in wanted]
         self.operands = cut_together(mesh, operands)
-        given = [homes(rule, dims, s, shape) for dims, s, shape in zip(rule.inputs, self.operands, shapes, strict=True)]
-        hints = [homes(rule, rule.outputs[i], s, rule.out_shape(i)) for i, s in enumerate(self.wanted) if s is not None]
+        given = [
+            homes(rule, dims, mesh, s.dims, shape, s.offsets)
+            for dims, s, shape in zip(rule.inputs, self.operands, shapes, strict=True)
+        ]
+        hints = [
+            homes(rule, rule.outputs[i], mesh, s.dims, rule.out_shape(i), s.offsets)
+            for i, s in enumerate(self.wanted)
+            if s is not None
+        ]
         self.homes = [*given, *hints]
         self.pieces = pieces_of(mesh, [*self.operands, *(s for s in self.wanted if s is not None)], self.homes)
         self.found = [{piece: factors_with(mesh, piece, home) for piece in self.pieces} for home in given]

@@ -1,5 +1,6 @@
 """From a traced program to a final one: propagate, partition, passes."""
 
+import functools
 from collections.abc import Sequence
 
 from shardwright.program.loops import lower_control
@@ -25,7 +26,8 @@ def lower(
     ]
     parted = partition(WithControl(program, known), there, outputs or [None] * len(program.outputs))
     final = optimised(parted)
-    final.stages = {"traced": program, "propagated": _labelled(program, known), "partitioned": parted, "final": final}
+    final.stages = {"traced": program, "partitioned": parted, "final": final}
+    final.propagated = functools.partial(_labelled, program, known)
     final.notes = [*final.notes, *conflicts(program, known)]
     return final
 

@@ -7,7 +7,7 @@ caller and are held throughout, outputs until the end. A result that nothing rea
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from shardwright.program.node import Cond, Constant, Input, Loop, Node, Pick, Program, Rounds, programs_in
+from shardwright.program.node import Cond, Constant, Input, Loop, Node, Pick, Program, Rounds, Type, programs_in
 
 Value = tuple[Node, int]  # a node, and which of its results
 
@@ -29,12 +29,16 @@ class Lifetimes:
         self.makes: dict[Node, tuple[Value, ...]] = {}
         self.left: dict[Value, int] = {}
         self.bytes: dict[Value, int] = {}
+        sizes: dict[Type, int] = {}  # programs have few types
         for node in program.nodes:
             idle = isinstance(node.what, Pick | Input | Constant)
             reads = self.reads[node] = () if idle else tuple({_value(x) for x in node.nodes})
             makes = self.makes[node] = () if idle else tuple([(node, which) for which in range(len(node.types))])
             for value, kind in zip(makes, node.types, strict=False):
-                self.left[value], self.bytes[value] = 0, kind.local_bytes
+                size = sizes.get(kind)
+                if size is None:
+                    size = sizes[kind] = kind.local_bytes
+                self.left[value], self.bytes[value] = 0, size
             for value in reads:
                 self.left[value] = self.left.get(value, 0) + 1
         for node in {*own, *program.outputs}:  # never read for the last time

@@ -6,7 +6,7 @@ or reduce step, a loop or a choice that holds programs of its own. Payloads are 
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -316,6 +316,7 @@ class Program:
         used = set(self.nodes)
         self.constants = {node: value for node, value in (constants or {}).items() if node in used}
         self.stages: dict[str, Program] = {}
+        self.propagated: Callable[[], Program] | None = None  # makes the stage that only people look at
         self.notes: list[str] = []  # what was decided on the way, for explain
         self.origins: dict[Node, dict[str, str]] = {}  # for each value where its axes come from
         self.shared = self.dead = 0  # of what was traced: operations asked for again, and those that no output needs
@@ -342,6 +343,8 @@ class Program:
         if stage not in STAGES:
             raise ProgramError(f"There is no stage {stage!r}. Use one of {', '.join(STAGES)}.")
         program = self.stages.get(stage, self)
+        if stage == "propagated" and self.propagated is not None:
+            program = self.propagated()
         return "\n".join(program.lines(sources=True))
 
     def lines(self, sources: bool = False, full: bool = False) -> list[str]:

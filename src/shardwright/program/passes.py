@@ -5,16 +5,16 @@ included. What is left to do: moves of moved values are planned anew, sums of re
 group that don't depend on each other become one, and the order is the one that needs least memory.
 """
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardwright.plan import Fused, LocalStep, Reduce, Step, move_steps, plan_operation
 from shardwright.program.memory import Lifetimes, peak_bytes
-from shardwright.program.node import Compute, Graph, Node, Pick, Program, Type, is_move
+from shardwright.program.node import Compute, Constant, Graph, Input, Node, Pick, Program, Type, is_move
 from shardwright.program.partition import stepped
 from shardwright.sharding import Sharding, layout_of
 
-WIDEST = 64  # nodes that are ready and looked at when the next is chosen
 SMALL = 256 * 1024  # bytes of a shard: reductions below share one message
 REDUCING = {"add": "sum", "subtract": "sum", "maximum": "max", "minimum": "min"}
 
@@ -180,23 +180,40 @@ def _greedy(program: Program) -> list[Node]:
     """Of the nodes that are ready, always the one after which least is held; equals in the order written."""
     users, lives = program.users, Lifetimes(program)
     waits = {node: len(set(node.nodes)) for node in program.nodes}
-    ready = [node for node in program.nodes if not waits[node]]
+    readers: dict[Any, list[Node]] = {}
+    for node in program.nodes:
+        for value in lives.reads[node]:
+            readers.setdefault(value, []).append(node)
+    ready: list[tuple[int, int, Node]] = []  # a heap; of a node's entries only the newest counts
     order: list[Node] = []
+    done: set[Node] = set()
 
     def run(node: Node) -> None:
         order.append(node)
+        done.add(node)
         lives.run(node)
         for user in dict.fromkeys(users[node]):
             waits[user] -= 1
             if isinstance(user.what, Pick):
                 run(user)  # a pick costs nothing, and what reads it is ready
             elif not waits[user]:
-                ready.append(user)
+                heapq.heappush(ready, (lives.growth(user), user.number, user))
+        for value in lives.reads[node]:
+            if lives.left[value] == 1:  # whoever reads it last frees it: that one has become better
+                for user in readers[value]:
+                    if user not in done and not waits[user]:
+                        heapq.heappush(ready, (lives.growth(user), user.number, user))
 
+    for node in program.nodes:  # arguments are held from the start
+        if not waits[node] and isinstance(node.what, Input | Constant):
+            run(node)
+    for node in program.nodes:
+        if not waits[node] and node not in done:
+            heapq.heappush(ready, (lives.growth(node), node.number, node))
     while ready:
-        best = min(ready[:WIDEST], key=lambda node: (lives.growth(node), node.number)) if len(ready) > 1 else ready[0]
-        ready.remove(best)
-        run(best)
+        growth, _, node = heapq.heappop(ready)
+        if node not in done and growth == lives.growth(node):
+            run(node)
     return order
 
 

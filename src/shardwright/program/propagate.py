@@ -52,6 +52,8 @@ class Propagation:
                 axes = [a for axes in known.dims for a in axes]
                 self.origins[node] = dict.fromkeys(axes, self._named(node))
                 self._from[node] = dict.fromkeys(axes, _bytes(node))
+        self._known_rules: dict[Node, list[tuple[Rule, list[tuple[Node, Dims]]]]] = {}
+        self._sizes: dict[Node, int] = {}
         self._run()
 
     def _named(self, node: Node) -> str:
@@ -81,7 +83,9 @@ class Propagation:
 
     def _flowing(self, value: Node, least: int) -> list[Axes]:
         """The axes of a value that come from tensors large enough for now: per dim those before the first that does not."""
-        known = self._from.get(value, {})
+        known = self._from.get(value)
+        if known is None or min(known.values(), default=least) >= least:
+            return self.dims[value]
         result = []
         for axes in self.dims[value]:
             count = next((i for i, axis in enumerate(axes) if known[axis] < least), len(axes))
@@ -90,9 +94,12 @@ class Propagation:
 
     def _proposed(self, node: Node, least: int) -> Iterator[tuple[Node, Proposal]]:
         """What an operation proposes for its operands and results."""
-        for rule, values in self._rules(node):
+        known = self._known_rules.get(node)
+        if known is None:
+            known = self._known_rules[node] = list(self._rules(node))
+        for rule, values in known:
             homed = [
-                (value, dims, homes(rule, dims, Sharding(self.mesh, P(*self._flowing(value, least))), value.type.shape))
+                (value, dims, homes(rule, dims, self.mesh, self._flowing(value, least), value.type.shape))
                 for value, dims in values
             ]
             best: dict[str, tuple[int, Axes, Node]] = {}
@@ -100,12 +107,12 @@ class Propagation:
                 for factor, axes in home.items():
                     if not axes or factor in rule.whole:
                         continue
-                    weight = -_bytes(value)
+                    weight = -self._size(value)
                     longest = best.get(factor)
                     if longest is None or (-len(axes), weight, axes) < (-len(longest[1]), longest[0], longest[1]):
                         best[factor] = (weight, axes, value)
             for value, dims, home in homed:
-                if value in self.closed:
+                if value in self.closed or all(home.get(factor, ()) == axes for factor, (_, axes, _) in best.items()):
                     continue
                 yield from self._extensions(rule, node, value, dims, home, best)
 
@@ -129,6 +136,12 @@ class Propagation:
                     sizes = tuple(self._size_of(giver, value, axis) for axis in made[0])
                     origin = self.origins.get(giver, {}).get(axes[-1], node.title)
                     yield value, Proposal(weight, tuple(made[0]), at, origin, sizes)
+
+    def _size(self, value: Node) -> int:
+        size = self._sizes.get(value)
+        if size is None:
+            size = self._sizes[value] = _bytes(value)
+        return size
 
     def _size_of(self, giver: Node, value: Node, axis: str) -> int:
         """The bytes of the tensor that an axis comes from; of a piece of an axis, that of the axis."""

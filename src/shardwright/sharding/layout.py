@@ -118,6 +118,11 @@ class Layout:
         return not self.partial_lanes and not self.sharding.halo
 
     @cached_property
+    def settled(self) -> "Layout":
+        """The layout once pending reductions are done."""
+        return layout_of(self.sharding.replace(partial=()), self.shape) if self.partial_lanes else self
+
+    @cached_property
     def is_even(self) -> bool:
         """Whether no device holds padding or halos."""
         return all(dim.is_even for dim in self.dims)

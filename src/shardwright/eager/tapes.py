@@ -1,0 +1,152 @@
+"""Tapes: a function of several operations that ran once for arrays of some kinds is played back for others of these kinds.
+
+The functions of a namespace look at shapes, dtypes and options, never at elements. So what they do is the same for all arrays
+of one layout and dtype: on engines that run an operation as one function of whole tensors, the first call records these
+functions, and later calls run them one after the other, with nothing else in between.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from shardwright.caches import MIB, Cache
+from shardwright.eager.calls import Ready, is_traced, is_watched, mind_gathers, watching
+from shardwright.eager.held import Held
+
+F = TypeVar("F", bound=Callable[..., Any])
+_PLAIN = frozenset((bool, int, str, type(None), type))
+MOST_ARRAYS = 8  # of a call that is taped
+_NOT_TAPED = object()  # in place of a tape, where playing back would not be the same
+
+
+def taped(function: F) -> F:
+    """The function, played back where it has run for arrays of these kinds before; it must not look at elements."""
+    tapes: Cache[Any, Any] = Cache(limit=4 * MIB, size=lambda tape: 2000)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        arrays: list[Any] = []
+        key = _key(args, kwargs, arrays)
+        if key is None or not arrays or is_watched() or is_traced():
+            return function(*args, **kwargs)
+        tape = tapes.young.get(key) or tapes.get(key)
+        if tape is None:
+            return _recorded(function, args, kwargs, arrays, tapes, key)
+        if tape is _NOT_TAPED:
+            return function(*args, **kwargs)
+        return tape.play(arrays, function, args, kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def _key(args: Sequence[Any], kwargs: dict[str, Any], arrays: list[Any]) -> Any:
+    """What is equal for calls that do the same; None where only running tells."""
+    parts: list[Any] = []
+    for x in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(x)
+        if kind in _PLAIN:
+            parts.append(kind)
+            parts.append(x)
+        elif isinstance(x, Held):
+            if x.traces or x._data is None or len(arrays) == MOST_ARRAYS:
+                return None
+            if arrays:  # which of the arrays before it is the same one, if any
+                parts.append([y._data is x._data for y in arrays].index(True) if _among(x, arrays) else -1)
+            arrays.append(x)
+            parts.append(x._layout)
+            parts.append(x._dtype)
+        elif kind is float:
+            parts.append(x.hex())
+        elif kind is tuple or kind is list:
+            inner = _key(x, {}, arrays)
+            if inner is None:
+                return None
+            parts.append((kind, inner))
+        else:
+            return None
+    return (tuple(parts), *kwargs) if kwargs else tuple(parts)
+
+
+def _among(x: Held, arrays: Sequence[Any]) -> bool:
+    return any(y._data is x._data for y in arrays)
+
+
+class Tape:
+    """The operations of one call, on numbered values: its arrays, then what each operation made."""
+
+    __slots__ = ("cls", "gathers", "layout", "lines", "result")
+
+    def __init__(
+        self, cls: type[Held], layout: Any, lines: list[tuple[Any, list[Any]]], result: int, gathers: list[Any]
+    ) -> None:
+        self.cls, self.layout, self.lines, self.result, self.gathers = cls, layout, lines, result, gathers
+
+    def play(self, arrays: Sequence[Held], function: Any, args: Any, kwargs: Any) -> Any:
+        """The result for other arrays."""
+        if self.gathers:
+            mind_gathers(self.gathers)
+        values = [x._data for x in arrays]
+        for whole, inputs in self.lines:
+            values.append(whole(*[values[x] if type(x) is int else x.value for x in inputs]))
+        made, layout = values[self.result], self.layout
+        if not layout.partial_lanes:
+            return self.cls.of(layout, made)
+        kept = _snapshot(args)
+
+        def summands() -> Any:
+            return function(*kept, **kwargs).data
+
+        return self.cls.deferred(layout, made, summands, 1)
+
+
+class _Scalar:
+    """A Python scalar among the operands of a tape."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _snapshot(args: Sequence[Any]) -> list[Any]:
+    """The arguments as they are now, whatever their variables become."""
+    return [x.again() if isinstance(x, Held) else _snapshot(x) if isinstance(x, list | tuple) else x for x in args]
+
+
+def _recorded(function: Any, args: Any, kwargs: Any, arrays: Sequence[Held], tapes: Cache[Any, Any], key: Any) -> Any:
+    """The function's result, and its tape if it can be played back."""
+    seen: list[tuple[Ready, Sequence[Any], Any]] = []
+    with watching(lambda ready, operands, made: seen.append((ready, list(operands), made))):
+        result = function(*args, **kwargs)
+    tapes.put(key, _tape_of(seen, arrays, result) or _NOT_TAPED)
+    return result
+
+
+def _tape_of(seen: Sequence[tuple[Ready, Sequence[Any], Any]], arrays: Sequence[Held], result: Any) -> Tape | None:
+    """The tape of what was seen; None where values come from elsewhere."""
+    known: dict[int, int] = {}
+    for number, x in enumerate(arrays):
+        if not x._layout.is_plain:
+            return None
+        known.setdefault(id(x._data), number)
+    lines: list[tuple[Any, list[Any]]] = []
+    for ready, operands, made in seen:
+        if ready.whole is None or not isinstance(made, Held):
+            return None
+        inputs: list[Any] = []
+        for x in operands:
+            if not isinstance(x, Held):
+                inputs.append(_Scalar(x))
+            elif id(x.total()) in known:
+                inputs.append(known[id(x.total())])
+            else:
+                return None
+        known.setdefault(id(made.total()), len(arrays) + len(lines))
+        lines.append((ready.whole, inputs))
+    if not isinstance(result, Held) or result.traces or result._layout.sharding.halo:
+        return None
+    total = result.total() if result._data is None or not result._layout.partial_lanes else None
+    if total is None or id(total) not in known:
+        return None
+    gathers = [gather for ready, _, _ in seen for gather in ready.gathers]
+    return Tape(type(result), result._layout, lines, known[id(total)], gathers)

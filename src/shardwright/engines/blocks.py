@@ -1,0 +1,108 @@
+"""Element-wise work on large tensors, block by block: every pass but the first reads what is still in the cache."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Data = NDArray[Any]
+BLOCK = 16384  # elements: a few buffers of them stay in a core's cache
+LEAST = 4 * BLOCK  # elements of a tensor that is worth it
+
+
+class Line(NamedTuple):
+    """One function of values by number, and of scalars; it makes the next value."""
+
+    function: Any  # a ufunc of one result
+    inputs: tuple[Any, ...]  # of `Value` and scalars
+    dtype: "np.dtype[Any]"
+
+
+class Value(NamedTuple):
+    """A value by number: an input, or what a line made."""
+
+    number: int
+
+
+def blocked(count: int, lines: Sequence[Line], outputs: Sequence[int]) -> Callable[..., tuple[Data, ...]]:
+    """A function of `count` arrays of one shape that runs lines of element-wise functions and gives some of their results."""
+    last = {x.number: at for at, line in enumerate(lines) for x in line.inputs if isinstance(x, Value)}
+    buffers, homes = _assigned(count, lines, outputs, last)
+    loop = _loop(count, lines, outputs, homes)
+
+    def run(*arrays: Data) -> tuple[Data, ...]:
+        size = arrays[0].size
+        if size < LEAST or not all(x.flags.c_contiguous for x in arrays):
+            return _one_by_one(arrays, lines, outputs)
+        made = tuple(np.empty(arrays[0].shape, lines[number - count].dtype) for number in outputs)
+        flat, results = ([x.reshape(-1) for x in some] for some in (arrays, made))
+        whole = size // BLOCK * BLOCK
+        loop(whole, flat, results, [np.empty(BLOCK, dtype) for dtype in buffers])
+        if whole < size:
+            for result, rest in zip(results, _one_by_one([x[whole:] for x in flat], lines, outputs), strict=True):
+                result[whole:] = rest
+        return made
+
+    return run
+
+
+def _loop(count: int, lines: Sequence[Line], outputs: Sequence[int], homes: dict[int, int]) -> Callable[..., None]:
+    """The loop over whole blocks as Python text, a line a function: calls are all that is left to do in it."""
+    bound: dict[str, Any] = {}
+    names = {number: f"v{number}" for number in range(count)}
+    names |= {number: f"b{home}" for number, home in homes.items()}
+    names |= {number: f"r{at}" for at, number in enumerate(outputs)}
+    text = [f"    v{number} = flat[{number}][start:start + {BLOCK}]" for number in range(count)]
+    text += [f"    r{at} = results[{at}][start:start + {BLOCK}]" for at in range(len(outputs))]
+    for at, line in enumerate(lines):
+        bound[f"f{at}"] = line.function
+        spelled = []
+        for place, x in enumerate(line.inputs):
+            if isinstance(x, Value):
+                spelled.append(names[x.number])
+            else:
+                bound[f"c{at}_{place}"] = _scalar(line, x)
+                spelled.append(f"c{at}_{place}")
+        text.append(f"    f{at}({', '.join(spelled)}, out={names[count + at]})")
+    head = ["def loop(whole, flat, results, buffers):", *(f" b{i} = buffers[{i}]" for i in sorted(set(homes.values())))]
+    source = "\n".join([*head, f" for start in range(0, whole, {BLOCK}):", *text])
+    exec(compile(source, "<blocks>", "exec"), bound)  # our own text, names and calls only
+    loop: Callable[..., None] = bound["loop"]
+    return loop
+
+
+def _scalar(line: Line, x: Any) -> Any:
+    """NumPy's maxima with scalars are four times slower than with arrays: a block of the scalar in its place."""
+    return np.full(BLOCK, x, line.dtype) if line.function in (np.minimum, np.maximum) else x
+
+
+def _one_by_one(arrays: Sequence[Data], lines: Sequence[Line], outputs: Sequence[int]) -> tuple[Data, ...]:
+    values = list(arrays)
+    for function, inputs, _ in lines:
+        values.append(function(*[values[x.number] if isinstance(x, Value) else x for x in inputs]))
+    return tuple(np.asarray(values[number]) for number in outputs)
+
+
+def _assigned(
+    count: int, lines: Sequence[Line], outputs: Sequence[int], last: dict[int, int]
+) -> tuple[list["np.dtype[Any]"], dict[int, int]]:
+    """The buffers that are needed, and for each value on the way its own; one is used again once its value was last read."""
+    buffers: list[np.dtype[Any]] = []
+    free: list[int] = []
+    homes: dict[int, int] = {}
+    for at, line in enumerate(lines):
+        number = count + at
+        # An operand that is read for the last time lends its buffer to the result: ufuncs may write where they read.
+        done = {x.number for x in line.inputs if isinstance(x, Value) and last[x.number] == at and x.number in homes}
+        free += [homes[x] for x in done]
+        if number in outputs:
+            continue
+        found = next((home for home in free if buffers[home] == line.dtype), None)
+        if found is None:
+            found = len(buffers)
+            buffers.append(line.dtype)
+        else:
+            free.remove(found)
+        homes[number] = found
+    return buffers, homes
