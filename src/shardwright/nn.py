@@ -195,11 +195,16 @@ def embedding(table: Array, indices: Any) -> Array:
     return take(rows[0], index_array("embedding", rows[1]), axis=0)
 
 
+def _classes(name: str, numbers: Array, classes: int) -> Array:
+    """Numbers of classes, checked to be in range."""
+    text = f"{name}: {{}} is not one of the {classes} classes from 0 to {classes - 1}."
+    result: Array = apply("in_range", (numbers,), Attrs(low=0, high=classes - 1, error=OperationError, text=text))
+    return result
+
+
 def one_hot(indices: Array, classes: int, dtype: Any = np.float32) -> Array:
     """1 at each index along a new last dim, 0 elsewhere."""
-    index_array("one_hot", indices)
-    text = f"one_hot: {{}} is not one of the {classes} classes from 0 to {classes - 1}."
-    indices = apply("in_range", (indices,), Attrs(low=0, high=classes - 1, error=OperationError, text=text))
+    indices = _classes("one_hot", index_array("one_hot", indices), classes)
     numbers = make(Array, "places", Sharding(indices.mesh), (classes,))
     return astype(expand_dims(indices, -1) == astype(numbers, np.int64), dtype)
 
@@ -262,12 +267,8 @@ def cross_entropy(logits: Array, labels: Any, axis: int = -1) -> Array:
         raise OperationError(
             f"cross_entropy: logits of shape {logits.shape} need labels of their shape without dim {at}; got {numbers.shape}."
         )
-    picked = one_hot(numbers, logits.shape[at], logits.dtype)
-    if at != logits.ndim - 1:
-        order = (*range(at), logits.ndim - 1, *range(at, logits.ndim - 1))
-        picked = apply("permute_dims", (picked,), Attrs(axes=order))
-    chosen = sum(where(picked != 0, log_softmax(logits, axis=at), 0), axis=at)
-    return -mean(chosen)
+    chosen = apply("pick", (logits, _classes("cross_entropy", numbers, logits.shape[at])), Attrs(axis=at))
+    return mean(logsumexp(logits, axis=at) - chosen)
 
 
 def dropout(x: Array, rate: float, key: "random.Key", training: bool = True) -> Array:

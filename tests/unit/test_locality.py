@@ -94,6 +94,7 @@ def run_others():
         x = sw.shard(floats(5, 7), where)
         nn.gelu(x)
         nn.silu(x)
+        nn.cross_entropy(x, sharded(np.array([0, 6, 3, 2, 6]), spec[0]))
         snp.argmax(x)
         for dtype in (np.float32, np.complex128, ml_dtypes.bfloat16):
             y = snp.astype(x, dtype)

@@ -89,6 +89,24 @@ def take(call: Call, data: Data, indices: Data) -> Data:
     return xp.reshape(rows, (*rows.shape[: n + axis], *indices.shape[n:], *rows.shape[n + axis + 1 :]))
 
 
+def pick(call: Call, data: Data, indices: Data) -> Data:
+    """One element along a dim for each place of the others; zero where another device has it."""
+    xp, axis, n, layout = call.xp, call.attrs["axis"], call.n, call.operands[0]
+    lanes, rank = call.lanes(data, indices), len(layout.shape) - 1
+    starts, sizes = (xp.asarray(call.spread(some(layout, axis), rank)) for some in (call.starts, call.sizes))
+    local = xp.astype(indices, np.int64) - starts
+    mine = (local >= 0) & (local < sizes)
+    zero = xp.astype(xp.asarray(-0.0 if call.dtypes[0].kind in "fc" else 0), data.dtype)  # -0.0 + x is x
+    if not data.shape[n + axis]:
+        return xp.broadcast_to(zero, (*lanes, *indices.shape[n:]))
+    index = xp.where(mine, local, 0)
+    index = xp.reshape(index, (*index.shape[: n + axis], 1, *index.shape[n + axis :]))
+    lanes = np.broadcast_shapes(lanes, tuple(index.shape[:n]))
+    found = xp.take_along_axis(call.wide(data, lanes), call.wide(index, lanes), axis=n + axis)
+    found = xp.reshape(found, (*found.shape[: n + axis], *found.shape[n + axis + 1 :]))
+    return found if layout.dims[axis].parts == 1 else xp.where(mine, found, zero)
+
+
 def take_along_axis(call: Call, data: Data, indices: Data) -> Data:
     lanes = call.lanes(data, indices)
     wide = [call.wide(x, lanes) for x in (data, indices)]

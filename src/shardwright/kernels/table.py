@@ -46,6 +46,7 @@ KERNELS: dict[str, Kernel] = {
     "take": mv.take,
     "take_along_axis": mv.take_along_axis,
     "triangle": mv.triangle,
+    "pick": mv.pick,
     "assign": asg.assign,
     "scatter": asg.scatter,
     "fill": asg.fill,

@@ -244,6 +244,13 @@ def take(shapes: Shapes, attrs: Attrs) -> Rule:
     )
 
 
+def pick(shapes: Shapes, attrs: Attrs) -> Rule:
+    """One element along a dim for each place of the others; where the dim is split, devices that lack it count as zero."""
+    names, axis = dim_names(len(shapes[0])), attrs["axis"]
+    rest = " ".join(name for at, name in enumerate(names) if at != axis)
+    return rule("pick", f"{' '.join(names)}, {rest} -> {rest}", shapes, sums={names[axis]: "sum"}, linear="first")
+
+
 def assign(shapes: Shapes, attrs: Attrs) -> Rule:
     """x with other rows; attrs: maps, per dim None or the RowMap from the rows of the value to those of x they replace.
 

@@ -124,6 +124,7 @@ OPS: dict[str, Op] = _rows_of(
     _moves("concat", f.concat, dt.promoted),
     _moves("take", f.take),
     _moves("take_along_axis", f.take_along_axis),
+    _moves("pick", f.pick),
     _moves("assign", f.assign),
     _moves("scatter", f.scatter),
     _moves("fill", f.kept("fill")),

@@ -18,6 +18,7 @@ from shardwright.program.captures import Method
 from shardwright.program.constraints import Annotations, Rule, annotations, laid_out, with_sharding_constraint
 from shardwright.program.explanation import Explanation
 from shardwright.program.lowered import Lowered, is_dynamic, leaf_name, type_of
+from shardwright.program.skeletons import leaves_like, skeleton_of
 from shardwright.program.statics import Static, is_hashable, token
 from shardwright.program.tracing import Traced, current_trace
 from shardwright.rules import ShardingRule, resolved
@@ -86,12 +87,13 @@ class SJIT:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        last, traced = self._last, current_trace() is not None
+        leaves: list[Any] = []
         wrapped, named = self._wrapped(args, kwargs)
-        leaves, structure = flatten((wrapped, named))
-        if current_trace() is not None:
-            return self._inlined(leaves, structure, wrapped, named)
-        last = self._last
-        if last is None or not last.fits(leaves, structure, self._around()):
+        if traced or last is None or not last.fits((args, kwargs), leaves, self._around()):
+            leaves, structure = flatten((wrapped, named))
+            if traced:
+                return self._inlined(leaves, structure, wrapped, named)
             last = self._found(leaves, structure, wrapped, named)
         lowered = last.lowered
         outside = lowered.arrays() if lowered.captured else ()
@@ -120,7 +122,7 @@ class SJIT:
             self._mind_numbers(leaves, structure)
             found = Lowered(self, args, kwargs, self._mesh(leaves))
             self._cache.put(key, found)
-        self._last = _Seen(key, found, leaves, structure, around)
+        self._last = _Seen(key, found, leaves, (args, kwargs), around)
         return self._last
 
     def _traced_anew(self, last: "_Seen", leaves: Sequence[Any], args: Any, kwargs: Any) -> Lowered:
@@ -335,25 +337,23 @@ MOST_OBJECTS = 4096  # whose methods' programs are kept
 class _Seen:
     """The last call: what it was called with, and its program."""
 
-    __slots__ = ("around", "dtypes", "key", "layouts", "lowered", "structure")
+    __slots__ = ("around", "dtypes", "key", "layouts", "lowered", "skeleton")
 
-    def __init__(
-        self, key: Any, lowered: Lowered, leaves: Sequence[Any], structure: Any, around: tuple[Any, ...]
-    ) -> None:
-        self.key, self.lowered, self.structure, self.around = key, lowered, structure, around
+    def __init__(self, key: Any, lowered: Lowered, leaves: Sequence[Any], tree: Any, around: tuple[Any, ...]) -> None:
+        self.key, self.lowered, self.around = key, lowered, around
         plain = lowered.in_place and all(type(leaf) is Array for leaf in leaves)
-        self.layouts = [leaf._layout for leaf in leaves] if plain else None
-        self.dtypes = [leaf._dtype for leaf in leaves] if plain else None
+        self.skeleton = skeleton_of(tree) if plain else None
+        self.layouts = [leaf._layout for leaf in leaves] if plain else []
+        self.dtypes = [leaf._dtype for leaf in leaves] if plain else []
 
-    def fits(self, leaves: Sequence[Any], structure: Any, around: tuple[Any, ...]) -> bool:
-        """Whether a call is of the same kind: only asked of calls on arrays alone, and cheaper than a key."""
-        if self.layouts is None or len(leaves) != len(self.layouts) or around != self.around:
+    def fits(self, tree: Any, leaves: list[Any], around: tuple[Any, ...]) -> bool:
+        """Whether a call is of the same kind, and its leaves; only for calls on arrays alone, and cheaper than a key."""
+        if self.skeleton is None or around != self.around or not leaves_like(self.skeleton, tree, leaves):
             return False
         try:
-            same = [leaf._layout for leaf in leaves] == self.layouts and [leaf._dtype for leaf in leaves] == self.dtypes
+            return [x._layout for x in leaves] == self.layouts and [x._dtype for x in leaves] == self.dtypes
         except AttributeError:
             return False
-        return same and structure == self.structure
 
 
 class Bound:

@@ -43,8 +43,12 @@ class Lifetimes:
                 self.left[value] = self.left.get(value, 0) + 1
         for node in {*own, *program.outputs}:  # never read for the last time
             self.left[_value(node)] = self.left.get(_value(node), 0) + 1
-        self.bytes.update(((node, 0), node.type.local_bytes) for node in own)
-        self.at_first = _bytes(own)
+        for node in own:
+            size = sizes.get(node.type)
+            if size is None:
+                size = sizes[node.type] = node.type.local_bytes
+            self.bytes[node, 0] = size
+        self.at_first = sum(self.bytes[node, 0] for node in {*own})
 
     def growth(self, node: Node) -> int:
         """By how much more is held after a node than before."""
