@@ -113,9 +113,11 @@ class Lowered:
         found = [outside.now() for outside in self.captured]
         return None if any(array is None for array in found) else found  # type: ignore[return-value]
 
-    def __call__(self, leaves: Sequence[Any], outside: Sequence[Array] = ()) -> Any:
-        """Run on the leaves of arguments of the kind that this was lowered for, and on arrays from outside."""
-        made = self._run(*self.data(leaves, outside))
+    def __call__(self, leaves: Sequence[Any], outside: Sequence[Array] | None = None) -> Any:
+        """Run on the leaves of arguments of the kind that this was lowered for, and on arrays from outside: by default those
+        that there were then."""
+        known = [array.array for array in self.captured] if outside is None else outside
+        made = self._run(*self.data(leaves, known))
         return self._output(
             [PerDevice.of(d) if out is None else Array.of(out, d) for out, d in zip(self._results, made, strict=True)]
         )
