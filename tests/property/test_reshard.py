@@ -11,6 +11,9 @@ import oracle
 import shardwright as sw
 from helpers import assert_devices
 from shardwright.errors import ShardingError
+from shardwright.plan import volume
+from shardwright.plan.windows import Blocks
+from shardwright.sharding import layout_of
 from strategies import host_arrays, meshes, shapes, shardings
 
 
@@ -117,6 +120,23 @@ def test_a_chain_of_even_shards_never_holds_more_than_the_larger_end(change, sca
     assert all(step.message <= math.prod(step.local_before) for step in plan.steps)
     direct = sw.plan_reshard(shape, np.int8, source.mesh, source, target, algorithm="direct")
     assert direct.lower_bound == direct.bytes_received <= plan.bytes_received
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_figures_from_a_few_places_are_those_of_all(data):
+    sizes = {name: data.draw(st.integers(1, 7)) for name in "abc"}
+    mesh = sw.Mesh(sizes)
+    shape = data.draw(shapes(min_dims=1, max_dims=2, max_size=400))
+    kinds = {"partial": False, "halo": False, "offsets": False}
+    layouts = [layout_of(data.draw(shardings(mesh, shape, **kinds)).for_shape(shape), shape) for _ in range(2)]
+    figures = []
+    for most in (volume.MOST_PLACES, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(volume, "MOST_PLACES", most)
+            met = volume.Meeting(*layouts, [Blocks(dim) for dim in layouts[1].dims])
+            figures.append((met.received(), met.crossed()))
+    assert figures[0] == figures[1]
 
 
 def local_shape(sharding, shape):

@@ -1,5 +1,8 @@
 """Plans to lay a tensor out anew: the cheapest there are, what they say, and what they refuse."""
 
+import itertools
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -309,3 +312,86 @@ def test_messages_of_many_shards_are_listed_at_once():
     cuts = [0, *(2 * i + 1 for i in range(n - 1)), 2 * n]
     (step,) = sw.plan_reshard((2 * n,), np.float32, mesh, P("x"), sw.Sharding(mesh, P("x"), offsets={0: cuts})).steps
     assert len(step.transfers) == n - 1
+
+
+def every_kind(mesh, spec, size):
+    """A spec plain, partial along each axis that it leaves over, with offsets and with a halo along its first dim."""
+    used = {axis for axes in spec for axis in axes}
+    yield sw.Sharding(mesh, spec)
+    yield from (sw.Sharding(mesh, spec, partial=axis) for axis in mesh.sizes if axis not in used)
+    if spec and spec[0]:
+        cuts = [0, *(5 * i + 1 for i in range(mesh.axis_size(spec[0]) - 1)), size]
+        yield sw.Sharding(mesh, spec, offsets={0: cuts})
+        yield sw.Sharding(mesh, spec, halo={0: (2, 3)})
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(10**12,) * 3, (10**12 + 1, 10**12 - 1, 10**12 + 3), (10**19, 3), (10**30 + 1, 10**30), (2**63,), (2**64 + 1,)],
+    ids=str,
+)
+def test_sizes_beyond_machine_integers_are_exact(shape):
+    specs = [P(), P("x"), P(("y", "x")), P("x", "y"), P(None, "y")]
+    kinds = [s for spec in specs if len(spec) <= len(shape) for s in every_kind(MESH, spec, shape[0])]
+    for a, b in itertools.product(kinds, kinds):
+        for algorithm in ("best", "direct", "portable"):
+            plan = sw.plan_reshard(shape, np.float32, MESH, a, b, algorithm=algorithm)
+            assert f"{plan.bytes_received:,} B" in plan.explain()
+            assert "receives" in str(plan)
+            assert plan.lower_bound <= plan.bytes_received
+            figures = [plan.bytes_received, plan.lower_bound, plan.peak_bytes]
+            figures += [n for step in plan.steps for n in (step.received, step.sent, step.message, step.lower_bound)]
+            assert {type(n) for n in figures} == {int}
+            assert plan.time >= 0
+
+
+def test_huge_figures_are_those_of_integers():
+    n = 10**30 + 1
+    total = n * n * 4
+    half, quarter = -(-n // 2), -(-n // 4)
+    gather = sw.plan_reshard((n, n), np.float32, MESH, P("x"), P())
+    assert (gather.bytes_received, gather.steps[0].sent) == (
+        half * n * 4,
+        half * n * 4,
+    )  # the second half is a row less
+    ring = sw.plan_reshard((n, n), np.float32, MESH, sw.Sharding(MESH, P(), partial="y"), P())
+    chunk = -(-n * n // 4)
+    assert ring.bytes_received == 2 * total - (n * n - 3 * chunk) * 4 - chunk * 4
+    turned = sw.plan_reshard((n, n), np.float32, MESH, P("y"), P(None, "y"), algorithm="direct")
+    assert turned.bytes_received == turned.lower_bound == (n - quarter) * quarter * 4
+
+
+@pytest.mark.parametrize("more", [0, 7])
+@pytest.mark.parametrize("algorithm", ["best", "direct"])
+@pytest.mark.parametrize(
+    ("sizes", "source", "target"),
+    [
+        ({"a": 128, "b": 128, "c": 64}, P(("a", "b", "c")), P(None, ("c", "b", "a"))),
+        ({"a": 128, "b": 128, "c": 64}, P("a", "b"), P("b", "a")),
+        ({"x": 1024, "y": 1024}, P(("x", "y")), P(("y", "x"))),
+        ({"x": 1024, "y": 1024}, P(("x", "y")), P()),
+        ({"x": 1024, "y": 1024}, P(), P(("x", "y"))),
+    ],
+    ids=str,
+)
+def test_plans_for_a_million_devices_list_none_of_them(sizes, source, target, algorithm, more):
+    mesh = sw.Mesh(sizes)
+    tracemalloc.start()
+    plan = sw.plan_reshard((2**20 + more, 2**20 + more), np.float32, mesh, source, target, algorithm=algorithm)
+    text = plan.explain()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert plan.lower_bound <= plan.bytes_received
+    assert text
+    assert peak < 2**20  # a byte a device
+
+
+def test_reductions_over_a_million_devices_list_none_of_them():
+    mesh = sw.Mesh(x=1024, y=1024)
+    some = sw.Sharding(mesh, P(), partial=("x", "y"))
+    for target in (P(), P(("x", "y")), P(None, ("y", "x"))):
+        tracemalloc.start()
+        plan = sw.plan_reshard((2**20 + 7, 2**20), np.float32, mesh, some, target)
+        assert plan.lower_bound <= plan.bytes_received
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+        tracemalloc.stop()

@@ -399,8 +399,7 @@ class _Maker:
                 partial = tuple(axis for axis in mesh.cut(partial, by=hop.axes) if axis not in hop.axes)
             return Sharding.fitted(mesh, hop.state, partial, at.reduction, shape)
         if hop.name == "permute":
-            cuts = {dim: layout_of(at, shape).dims[dim].offsets.tolist() for dim, a in enumerate(hop.state) if a}
-            return at.replace(spec=P(*hop.state), offsets=cuts).for_shape(shape)
+            return at.replace(spec=P(*hop.state)).for_shape(shape)  # every dim keeps its number of shards and offsets
         reduces = hop.name in ("all_reduce", "reduce_scatter")
         probe: Any = (
             Reduce(hop.name, hop.axes, at, at, shape, self.dtype, hop.dim)
