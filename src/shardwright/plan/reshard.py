@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 import shardwright.plan.volume as volume
 from shardwright.errors import ShardingError
-from shardwright.hardware import seconds
+from shardwright.hardware import seconds, seconds_per_byte
 from shardwright.mesh import Mesh, as_ints
 from shardwright.plan.rings import Reduce
-from shardwright.plan.route import MOST_STATES, SOME_STATES, Hop, change_between
+from shardwright.plan.route import Change, Hop, change_between
 from shardwright.plan.steps import EVEN, Move, Step, is_even, merged_axes
 from shardwright.sharding import P, Sharding, as_dtype, as_spec, check_partial, describe, layout_of, truncates
 
@@ -163,7 +163,7 @@ def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algori
     elif algorithm == "direct":
         steps = _Maker(shape, known).direct(here, there)
     else:
-        chain = _Maker(shape, known).portable(here, there, MOST_STATES)
+        chain = _Maker(shape, known).portable(here, there)
         if chain is None:
             raise ShardingError(
                 f"No chain of collectives was found from {here} to {there}: they have no common pieces of axes, or lie on "
@@ -175,10 +175,7 @@ def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algori
 
 @lru_cache(maxsize=4096)
 def cheapest(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[str, tuple[Any, ...]]:
-    """The algorithm and the steps of least time; every price of a move is the price of these.
-
-    A chain of one step is taken as it is: it moves what each device lacks, as an exchange would.
-    """
+    """The algorithm and the steps of least time; every price of a move is the price of these."""
     if source is target:
         return "portable", ()
     maker, even = _Maker(shape, dtype), _even_way(source, target, shape, dtype)
@@ -186,10 +183,8 @@ def cheapest(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> 
         return even.algorithm, tuple(maker.followed(source, target, even.hops))
     if even is not None:
         return even.algorithm, maker.direct(source, target)
-    chain = maker.portable(source, target, 0)
-    if chain is None and not _alike(source.mesh):
-        chain = maker.portable(source, target, SOME_STATES)
-    if chain is not None and (len(chain) <= 1 or not _time(chain)):
+    chain = maker.portable(source, target)
+    if chain is not None and not _time(chain):
         return "portable", chain
     exchange = maker.direct(source, target)
     if chain is None or (_time(exchange), len(exchange)) < (_time(chain), len(chain)):
@@ -221,31 +216,43 @@ def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) ->
     change = change_between(source, target, dtype)
     if not change.possible:
         return None
-    chains = change.chains(0) or ([] if _alike(mesh) else change.chains(SOME_STATES))
-    costs: list[Cost] | None = [] if chains else None
-    local, size = source.local_size(shape), math.prod(shape)
-    for hop in chains[0] if chains else ():
-        received = EVEN[hop.name](local, mesh.axis_size(hop.axes)) * dtype.itemsize
-        local, rest = divmod(size, math.prod(map(mesh.axis_size, hop.state)))
-        if rest or any(n % mesh.axis_size(axes) for n, axes in zip(shape, hop.state, strict=True)):
-            return None
-        if received and costs is not None:
-            time = seconds(mesh.links_along(hop.axes), received)
-            costs.append(Cost(hop.name, merged_axes(mesh, hop.axes), received, time))
-    if costs is not None and (len(chains[0]) <= 1 or not costs):
-        return _Way("portable", tuple(chains[0]), tuple(costs))
-    lacking = change.lacking(target.local_size(shape)) * dtype.itemsize
-    exchange = Cost(
-        "exchange", merged_axes(mesh, change.crossed), lacking, seconds(mesh.links_along(change.crossed), lacking)
-    )
-    if costs is None or exchange.time < sum(cost.time for cost in costs):
+    lacking, crossed = change.lacking(target.local_size(shape)) * dtype.itemsize, change.crossed
+    time = seconds(mesh.links_along(crossed), lacking) if lacking else 0.0
+    exchange = Cost("exchange", merged_axes(mesh, crossed), lacking, time)
+    chains = change.chains(False)
+    if not chains and time > _least_time(change, target, shape, dtype.itemsize):
+        chains = change.chains(True)
+    if not chains:
         return _Way("direct", None, (exchange,))
+    costs: list[Cost] = []
+    even, local, size = True, source.local_size(shape), math.prod(shape)
+    for hop in chains[0]:
+        received = EVEN[hop.name](local, mesh.axis_size(hop.axes)) * dtype.itemsize
+        even = all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, hop.state, strict=True))
+        if received:
+            # To uneven shards one element moves at least, and at least one more step leads on from there.
+            after = 0.0 if even else min(link.latency for link in mesh.links.values())
+            time = seconds(mesh.links_along(hop.axes), received if even else dtype.itemsize) + after
+            costs.append(Cost(hop.name, merged_axes(mesh, hop.axes), received, time))
+        if not even:
+            break
+        local = size // math.prod(map(mesh.axis_size, hop.state))
+    if exchange.time < sum(cost.time for cost in costs):
+        return _Way("direct", None, (exchange,))
+    if not even:
+        return None
     return _Way("portable", tuple(chains[0]), tuple(costs))
 
 
-def _alike(mesh: Mesh) -> bool:
-    """Whether all links of a mesh are alike."""
-    return len(set(mesh.links.values())) == 1
+def _least_time(change: Change, target: Sharding, shape: Shape, itemsize: int) -> float:
+    """Seconds that every chain takes that is found by searching further: each piece that an exchange crosses is crossed, at
+    best in pieces of two devices, and the fastest link carries what chains move."""
+    mesh, links = change.mesh, change.mesh.links_along(change.crossed)
+    after = target.local_size(shape)
+    middle = math.prod(shape) // change.product([*change.held, *(change.wanted - change.held)])
+    moved = (middle * change.least_middle() + after - middle) * itemsize
+    pace = min(seconds_per_byte([pair]) for pair in mesh.links_along([a for a, n in mesh.sizes.items() if n > 1]))
+    return sum(link.latency * math.log2(n) for n, link in links) + moved * pace
 
 
 def move_steps(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[Any, ...]:
@@ -318,7 +325,7 @@ class _Maker:
     def __init__(self, shape: Shape, dtype: DType) -> None:
         self.shape, self.dtype = shape, dtype
 
-    def portable(self, source: Sharding, target: Sharding, deep: int) -> tuple[Step, ...] | None:
+    def portable(self, source: Sharding, target: Sharding) -> tuple[Step, ...] | None:
         """A chain of collectives; uneven shards that end elsewhere than the target has them are exchanged last."""
         if source.mesh != target.mesh:
             return None
@@ -328,7 +335,7 @@ class _Maker:
         steps: list[Step] = []
         start = self._bare(source, target, steps)
         chains = [
-            self.followed(start, target, hops) for hops in change.chains(deep) if self._reduces_well(source, hops)
+            self.followed(start, target, hops) for hops in change.chains(True) if self._reduces_well(source, hops)
         ]
         if not chains:
             return None

@@ -20,8 +20,8 @@ from shardwright.sharding import Sharding, kept_partial
 
 State = tuple[tuple[str, ...], ...]  # per dim the pieces that split it
 Chain = list[tuple[float, State]]  # states after each move, with the move's cost in units of the local size
-SOME_STATES = 300  # looked at before a chain is given up where it is one of two ways
-MOST_STATES = 20_000  # and where it is the only one asked for
+SOME_STATES = 300  # looked at for a chain that needs several steps between slices and gathers
+MOST_STATES = 20_000  # and where those lead to none
 
 
 class Hop(NamedTuple):
@@ -40,6 +40,7 @@ class Change:
     def __init__(self, source: Sharding, target: Sharding, dtype: "np.dtype[Any] | None" = None) -> None:
         self.mesh: Mesh = source.mesh
         self._products: dict[tuple[str, ...], int] = {}  # searches ask for the same ones by the thousand
+        self._found: dict[bool, list[list[Hop]]] = {}
         everything = (*source.axes, *target.axes)
         self.possible = self.mesh.share_a_cut(everything)  # halves and thirds of one axis have no common pieces
         if not self.possible:
@@ -102,10 +103,28 @@ class Change:
 
     # -- chains -------------------------------------------------------------------------------------------------------
 
-    def chains(self, deep: int = 0) -> list[list[Hop]]:
+    def chains(self, further: bool) -> list[list[Hop]]:
         """Chains of collectives of least bytes: new pieces in the target's order and, where that would reduce before it
-        slices, with slices first. None where there is none of at most one step between slices and gathers, or none
-        that can be found by looking at `deep` states."""
+        slices, with slices first. Those of at most one step between slices and gathers come first; where there are none, a
+        search goes `further`."""
+        if further not in self._found:
+            short = self.chains(False) if further else self._chains(0)
+            longer = map(self._chains, (SOME_STATES, MOST_STATES) if further and not short else ())
+            self._found[further] = short or next(filter(None, longer), [])
+        return self._found[further]
+
+    def least_middle(self) -> float:
+        """What a chain that is found by searching `further` exchanges between slices and gathers at least, in units of the
+        local size.
+
+        It has two steps or more. An all-to-all along k devices is 1 - 1/k, a permute 1; and all-to-alls that together
+        bring K devices' pieces to other dims are 1/2 + (1 - 2/K) at least, that of two devices being one of them.
+        """
+        homes = {piece: dim for dim, axes in enumerate(self.becomes) for piece in axes}
+        moved = [p for dim, axes in enumerate(self.was) for p in axes if homes.get(p, dim) != dim]
+        return max(1.0, 1.5 - 2 / self.product(moved))
+
+    def _chains(self, deep: int) -> list[list[Hop]]:
         new = [self._runs(axes, self.held) for axes in self.becomes]
         sliced_first = [
             sorted((r for run in runs for r in _by_reduction(run, self.reduced)), key=self._reduces) for runs in new
