@@ -84,6 +84,18 @@ def many_devices() -> None:
             report(f"plan and explain {source} → {target}, 1 M devices, size {size}", cold(make), 5, "ms")
 
 
+def over_slow_links() -> None:
+    mesh = sw.Mesh(node=4, g=8, links={"node": sw.Link(bandwidth=12.5e9)})
+    plan = sw.plan_reshard((2**28,), np.float32, mesh, P(("node", "g")), P())
+    report("predicted time of gathering 1 GiB over a slow outer axis", plan.time * 1e3, 18, "ms")
+
+    def make(number: int) -> Callable[[], object]:
+        mesh = sw.Mesh(node=4, g=8, links={"node": sw.Link(bandwidth=12.5e9 + number)})
+        return lambda: sw.plan_reshard((2**28,), np.float32, mesh, P(("node", "g")), P())
+
+    report("its plan", cold(make), 1, "ms")
+
+
 def running() -> None:
     host = np.random.default_rng(0).standard_normal((4096, 4096), np.float32)
     mesh = sw.Mesh(x=2, y=4)
@@ -106,6 +118,7 @@ def running() -> None:
 def main() -> None:
     planning()
     many_devices()
+    over_slow_links()
     running()
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import oracle
 import shardwright as sw
+import strategies
 from helpers import assert_devices
 from shardwright.errors import ShardingError
 from shardwright.plan import move_costs, volume
@@ -154,6 +155,30 @@ def test_the_best_way_takes_no_longer_than_those_it_chooses_from(data):
     costs = move_costs(source, target, shape, dtype)
     assert sum(cost.bytes for cost in costs) == best.bytes_received
     assert sum(cost.time for cost in costs) == pytest.approx(best.time, rel=1e-9)
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_chains_over_links_of_different_speed_are_right_and_counted(data):
+    sizes = data.draw(st.sampled_from([{"a": 2, "b": 3, "c": 4}, {"a": 2, "b": 2, "c": 2, "d": 3}, {"a": 4, "b": 6}]))
+    speeds = st.sampled_from([1e9, 1e10, 1e11])
+    links = {name: sw.Link(bandwidth=data.draw(speeds), latency=1e-9) for name in sizes}
+    mesh = sw.Mesh(sizes, links=links, engine=strategies.ENGINE[0])
+    host = host_arrays((24,) * data.draw(st.integers(1, 2)))  # divided by every number of shards there can be here
+    kinds = {"halo": False, "offsets": False}
+    source = data.draw(shardings(mesh, host.shape, **kinds))
+    target = data.draw(shardings(mesh, host.shape, partial=False, **kinds))
+    x = sw.shard(host, source)
+    check(x.reshard(target), host)
+    measured = sw.measure(lambda x: x.reshard(target), x)
+    assert [row.counted for row in measured.rows] == [row.bytes for row in measured.rows]
+    np.testing.assert_array_equal(np.asarray(sw.sjit(lambda x: x.reshard(target) * 2)(x)), host * 2)
+    paces = [
+        max(1 / links[axis.split(":")[0]].bandwidth for axis in step.axes)
+        for step in sw.plan_reshard(host.shape, host.dtype, mesh, source, target).steps
+        if step.name == "all_gather"
+    ]
+    assert paces == sorted(paces, reverse=True)
 
 
 @settings(max_examples=300)

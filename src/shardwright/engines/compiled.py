@@ -16,6 +16,7 @@ from shardwright.plan import (
     Local,
     LocalStep,
     OperationPlan,
+    Regroup,
     Scan,
     Slot,
     Step,
@@ -156,7 +157,7 @@ class _Compiler:
             operands = operands_of(line, producer)
             if operands is not None:
                 return engine.operation(line.plan), operands
-        if isinstance(what, Step) and not isinstance(what, Fetch) and self._is_relabelling(what):
+        if isinstance(what, Step) and not isinstance(what, Fetch | Regroup) and self._is_relabelling(what):
             return None
         return self._function(line), line.inputs
 
@@ -180,6 +181,8 @@ class _Compiler:
             return lambda *data: tuple(engine.move(x, a, b) for x, (a, b) in zip(data, pairs, strict=True))
         if isinstance(what, Fetch) and self.totals:
             return lambda data: fetched(what, data, 0)
+        if isinstance(what, Regroup) and self.totals:
+            return lambda data: data.reshape(what.result_shape)
         if isinstance(what, Step):
             return lambda data: engine.step(what, data)
         if isinstance(what, ToLocal):

@@ -20,7 +20,7 @@ from shardwright.hardware import seconds, seconds_per_byte
 from shardwright.mesh import Mesh, as_ints
 from shardwright.plan.rings import Reduce
 from shardwright.plan.route import Change, Hop, change_between
-from shardwright.plan.steps import EVEN, Move, Step, is_even, merged_axes
+from shardwright.plan.steps import EVEN, Move, Regroup, Step, is_even, merged_axes
 from shardwright.sharding import P, Sharding, as_dtype, as_spec, check_partial, describe, layout_of, truncates
 
 Shape = tuple[int, ...]
@@ -49,7 +49,7 @@ class ReshardPlan:
     source: Sharding
     target: Sharding
     algorithm: str  # "direct", "portable", or "relabel"
-    steps: tuple[Any, ...]  # of Move and Reduce
+    steps: tuple[Any, ...]  # of Move, Reduce and Regroup
 
     @property
     def bytes_received(self) -> int:
@@ -88,7 +88,7 @@ class ReshardPlan:
             lines += [
                 f"{number}. {step}: {step.groups} devices, {step.time * 1e6:.3g} µs",
                 f"   sends {step.sent:,} B, receives {step.received:,} B; shard {before} → {after}",
-                f"   {describe(step.result, self.shape, self.dtype)}",
+                f"   {describe(step.result, step.result_shape, self.dtype)}",
             ]
         return "\n".join([*lines, self._total()])
 
@@ -226,9 +226,10 @@ def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) ->
         return _Way("direct", None, (exchange,))
     costs: list[Cost] = []
     even, local, size = True, source.local_size(shape), math.prod(shape)
-    for hop in chains[0]:
+    hops = change.eased(chains[0]) if stays_even(mesh, shape, chains[0]) else chains[0]
+    for hop in hops:
         received = EVEN[hop.name](local, mesh.axis_size(hop.axes)) * dtype.itemsize
-        even = all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, hop.state, strict=True))
+        even = hops is not chains[0] or stays_even(mesh, shape, [hop])
         if received:
             # To uneven shards one element moves at least, and at least one more step leads on from there.
             after = 0.0 if even else min(link.latency for link in mesh.links.values())
@@ -241,7 +242,12 @@ def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) ->
         return _Way("direct", None, (exchange,))
     if not even:
         return None
-    return _Way("portable", tuple(chains[0]), tuple(costs))
+    return _Way("portable", tuple(hops), tuple(costs))
+
+
+def stays_even(mesh: Mesh, shape: Shape, hops: Sequence[Hop]) -> bool:
+    """Whether every state of a chain divides a shape into equal blocks."""
+    return all(n % mesh.axis_size(axes) == 0 for hop in hops for n, axes in zip(shape, hop.state, strict=True))
 
 
 def _least_time(change: Change, target: Sharding, shape: Shape, itemsize: int) -> float:
@@ -335,7 +341,9 @@ class _Maker:
         steps: list[Step] = []
         start = self._bare(source, target, steps)
         chains = [
-            self.followed(start, target, hops) for hops in change.chains(True) if self._reduces_well(source, hops)
+            self.followed(start, target, self._eased(change, start, hops))
+            for hops in change.chains(True)
+            if self._reduces_well(source, hops)
         ]
         if not chains:
             return None
@@ -344,11 +352,17 @@ class _Maker:
     def followed(self, start: Sharding, target: Sharding, hops: Sequence[Hop]) -> list[Step]:
         """The steps of a chain."""
         steps: list[Step] = []
-        at = start
+        at, maker = start, self
         for hop in hops:
-            at = self._hopped(at, hop, steps)
+            at = maker._hopped(at, hop, steps)
+            if hop.name == "regroup":
+                maker = _Maker(steps[-1].result_shape, self.dtype)
         self._finish(at, target, steps)
         return steps
+
+    def _eased(self, change: Change, start: Sharding, hops: Sequence[Hop]) -> Sequence[Hop]:
+        even = is_even(start, self.shape) and stays_even(change.mesh, self.shape, hops)
+        return change.eased(hops) if even else hops
 
     def direct(self, source: Sharding, target: Sharding) -> tuple[Step, ...]:
         """What is partial is reduced; then one exchange."""
@@ -390,6 +404,13 @@ class _Maker:
 
     def _hopped(self, at: Sharding, hop: Hop, steps: list[Step]) -> Sharding:
         """The sharding after one collective of a chain; its step is added."""
+        if hop.name == "regroup":
+            dims = slice(hop.dim, hop.dim + hop.other)
+            shape = list(self.shape)
+            shape[dims] = [*hop.factors, math.prod(shape[dims]) // math.prod(hop.factors)]
+            result = Sharding.fitted(at.mesh, hop.state, at.partial, at.reduction, tuple(shape))
+            steps.append(Regroup("regroup", (), at, result, self.shape, self.dtype, tuple(shape)))
+            return result
         result = self._after(at, hop)
         if hop.name in ("all_reduce", "reduce_scatter"):
             steps.append(Reduce(hop.name, hop.axes, at, result, self.shape, self.dtype, hop.dim))

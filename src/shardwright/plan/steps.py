@@ -59,6 +59,7 @@ class Transfer(NamedTuple):
 # Elements that a device receives in a collective, from the size of its shard and of its group, if all shards are equal blocks.
 EVEN: dict[str, Callable[[int, int], int]] = {
     "all_slice": lambda local, group: 0,
+    "regroup": lambda local, group: 0,
     "all_gather": lambda local, group: local * (group - 1),
     "prefix": lambda local, group: local * (group - 1),
     "all_to_all": lambda local, group: local - local // group,
@@ -329,6 +330,26 @@ class Move(Step):
         holder = {self.here.shard_numbers(place): at for at, place in enumerate(members)}
         for at, place in enumerate(members):
             yield coords_of(holder[self.there.shard_numbers(place)], sizes), coords_of(at, sizes)
+
+
+@dataclass(frozen=True)
+class Regroup(Step):
+    """The same elements on the same devices, seen as a tensor of another shape: every device reshapes its shard.
+
+    A dim of equal shards becomes several, each with some of its axes, or several become one again. In between, axes are
+    gathered and scattered in any order, slow links when there is least to carry.
+    """
+
+    result_shape: Shape = ()
+    received: int = 0
+    sent: int = 0
+    message: int = 0
+    time: float = 0.0
+
+    @property
+    def lower_bound(self) -> int:
+        """Nothing moves."""
+        return 0
 
 
 def _between(here: Mesh, there: Mesh, moved: int) -> float:
