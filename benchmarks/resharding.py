@@ -33,6 +33,12 @@ CHANGES = {
     ),
 }
 SHAPE = (4096, 4096, 4096)
+MILLION = [  # devices
+    ({"a": 128, "b": 128, "c": 64}, P(("a", "b", "c")), P(None, ("c", "b", "a"))),
+    ({"a": 128, "b": 128, "c": 64}, P("a", "b", "c"), P("c", "a", "b")),
+    ({"x": 1024, "y": 1024}, P(("x", "y")), P(("y", "x"))),
+    ({"x": 1024, "y": 1024}, P(("x", "y")), P()),
+]
 
 
 def cold(make: Callable[[int], Callable[[], object]]) -> float:
@@ -65,6 +71,31 @@ def planning() -> None:
         )
 
 
+def many_devices() -> None:
+    for size in (2**20, 2**20 + 7):
+        for at, (sizes, source, target) in enumerate(MILLION):
+
+            def make(
+                number: int, source: P = source, target: P = target, at: int = at, sizes: dict = sizes, size: int = size
+            ):
+                mesh = sw.Mesh(sizes, links=sw.Link(bandwidth=100e9 + 100 * at + number))
+                return lambda: sw.plan_reshard((size,) * 3, np.float32, mesh, source, target).explain()
+
+            report(f"plan and explain {source} → {target}, 1 M devices, size {size}", cold(make), 5, "ms")
+
+
+def over_slow_links() -> None:
+    mesh = sw.Mesh(node=4, g=8, links={"node": sw.Link(bandwidth=12.5e9)})
+    plan = sw.plan_reshard((2**28,), np.float32, mesh, P(("node", "g")), P())
+    report("predicted time of gathering 1 GiB over a slow outer axis", plan.time * 1e3, 18, "ms")
+
+    def make(number: int) -> Callable[[], object]:
+        mesh = sw.Mesh(node=4, g=8, links={"node": sw.Link(bandwidth=12.5e9 + number)})
+        return lambda: sw.plan_reshard((2**28,), np.float32, mesh, P(("node", "g")), P())
+
+    report("its plan", cold(make), 1, "ms")
+
+
 def running() -> None:
     host = np.random.default_rng(0).standard_normal((4096, 4096), np.float32)
     mesh = sw.Mesh(x=2, y=4)
@@ -86,6 +117,8 @@ def running() -> None:
 
 def main() -> None:
     planning()
+    many_devices()
+    over_slow_links()
     running()
 
 

@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 
 import oracle
 import shardwright as sw
+import strategies
 from helpers import assert_devices
 from shardwright.errors import ShardingError
+from shardwright.plan import move_costs, volume
+from shardwright.plan.windows import Blocks
+from shardwright.sharding import layout_of
 from strategies import host_arrays, meshes, shapes, shardings
 
 
@@ -117,6 +121,81 @@ def test_a_chain_of_even_shards_never_holds_more_than_the_larger_end(change, sca
     assert all(step.message <= math.prod(step.local_before) for step in plan.steps)
     direct = sw.plan_reshard(shape, np.int8, source.mesh, source, target, algorithm="direct")
     assert direct.lower_bound == direct.bytes_received <= plan.bytes_received
+
+
+@settings(max_examples=1000)
+@given(data=st.data())
+def test_the_best_way_takes_no_longer_than_those_it_chooses_from(data):
+    kinds = st.builds(
+        sw.Link,
+        st.sampled_from(["ring", "line", "torus", "all_to_all"]),
+        st.sampled_from([1e9, 1e10, 1e11, 1e12]),
+        st.sampled_from([0, 1e-7, 1e-6, 1e-5]),
+    )
+    names = "abcd"[: data.draw(st.integers(1, 4))]
+    sizes = {name: data.draw(st.sampled_from([1, 2, 3, 4, 6, 8])) for name in names}
+    links = data.draw(st.one_of(kinds, st.fixed_dictionaries(dict.fromkeys(names, kinds))))
+    mesh = sw.Mesh(sizes, links=links)
+    size = st.one_of(st.integers(0, 9), st.integers(1, 5000), st.sampled_from([576, 4608, 23040]))
+    shape = tuple(data.draw(st.lists(size, min_size=1, max_size=3)))
+    dtype = np.dtype(data.draw(st.sampled_from([np.float32, np.int16])))
+    source, target = (
+        data.draw(shardings(mesh, shape, halo=False, offsets=data.draw(st.booleans())))
+        .replace(reduction=data.draw(st.sampled_from(["sum", "max", "average"])))
+        .for_shape(shape)
+        for _ in range(2)
+    )
+    best, direct = (sw.plan_reshard(shape, dtype, mesh, source, target, algorithm=a) for a in ("best", "direct"))
+    assert best.time <= direct.time * (1 + 1e-9)
+    try:
+        portable = sw.plan_reshard(shape, dtype, mesh, source, target, algorithm="portable")
+    except ShardingError:
+        return
+    assert best.time <= portable.time * (1 + 1e-9)
+    costs = move_costs(source, target, shape, dtype)
+    assert sum(cost.bytes for cost in costs) == best.bytes_received
+    assert sum(cost.time for cost in costs) == pytest.approx(best.time, rel=1e-9)
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_chains_over_links_of_different_speed_are_right_and_counted(data):
+    sizes = data.draw(st.sampled_from([{"a": 2, "b": 3, "c": 4}, {"a": 2, "b": 2, "c": 2, "d": 3}, {"a": 4, "b": 6}]))
+    speeds = st.sampled_from([1e9, 1e10, 1e11])
+    links = {name: sw.Link(bandwidth=data.draw(speeds), latency=1e-9) for name in sizes}
+    mesh = sw.Mesh(sizes, links=links, engine=strategies.ENGINE[0])
+    host = host_arrays((24,) * data.draw(st.integers(1, 2)))  # divided by every number of shards there can be here
+    kinds = {"halo": False, "offsets": False}
+    source = data.draw(shardings(mesh, host.shape, **kinds))
+    target = data.draw(shardings(mesh, host.shape, partial=False, **kinds))
+    x = sw.shard(host, source)
+    check(x.reshard(target), host)
+    measured = sw.measure(lambda x: x.reshard(target), x)
+    assert [row.counted for row in measured.rows] == [row.bytes for row in measured.rows]
+    np.testing.assert_array_equal(np.asarray(sw.sjit(lambda x: x.reshard(target) * 2)(x)), host * 2)
+    paces = [
+        max(1 / links[axis.split(":")[0]].bandwidth for axis in step.axes)
+        for step in sw.plan_reshard(host.shape, host.dtype, mesh, source, target).steps
+        if step.name == "all_gather"
+    ]
+    assert paces == sorted(paces, reverse=True)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_figures_from_a_few_places_are_those_of_all(data):
+    sizes = {name: data.draw(st.integers(1, 7)) for name in "abc"}
+    mesh = sw.Mesh(sizes)
+    shape = data.draw(shapes(min_dims=1, max_dims=2, max_size=400))
+    kinds = {"partial": False, "halo": False, "offsets": False}
+    layouts = [layout_of(data.draw(shardings(mesh, shape, **kinds)).for_shape(shape), shape) for _ in range(2)]
+    figures = []
+    for most in (volume.MOST_PLACES, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(volume, "MOST_PLACES", most)
+            met = volume.Meeting(*layouts, [Blocks(dim) for dim in layouts[1].dims])
+            figures.append((met.received(), met.crossed()))
+    assert figures[0] == figures[1]
 
 
 def local_shape(sharding, shape):

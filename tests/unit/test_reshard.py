@@ -1,5 +1,8 @@
 """Plans to lay a tensor out anew: the cheapest there are, what they say, and what they refuse."""
 
+import itertools
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -252,9 +255,9 @@ def test_slices_go_before_reductions_where_that_moves_less():
 def test_axes_with_other_links_are_gathered_one_after_the_other():
     mesh = sw.Mesh(x=16, y=4, links={"x": sw.Link(bandwidth=1e12), "y": sw.Link(bandwidth=1e9)})
     shape = (1 << 20, 16)
-    plan = sw.plan_reshard(shape, np.float32, mesh, P(("y", "x")), P())
-    assert [step.axes for step in plan.steps] == [("x",), ("y",)]
-    two = (sw.plan_reshard(shape, np.float32, mesh, a, b) for a, b in ((P(("y", "x")), P("y")), (P("y"), P())))
+    plan = sw.plan_reshard(shape, np.float32, mesh, P(("x", "y")), P())
+    assert [step.axes for step in plan.steps] == [("y",), ("x",)]
+    two = (sw.plan_reshard(shape, np.float32, mesh, a, b) for a, b in ((P(("x", "y")), P("x")), (P("x"), P())))
     assert plan.time == pytest.approx(sum(p.time for p in two))
 
 
@@ -309,3 +312,223 @@ def test_messages_of_many_shards_are_listed_at_once():
     cuts = [0, *(2 * i + 1 for i in range(n - 1)), 2 * n]
     (step,) = sw.plan_reshard((2 * n,), np.float32, mesh, P("x"), sw.Sharding(mesh, P("x"), offsets={0: cuts})).steps
     assert len(step.transfers) == n - 1
+
+
+def every_kind(mesh, spec, size):
+    """A spec plain, partial along each axis that it leaves over, with offsets and with a halo along its first dim."""
+    used = {axis for axes in spec for axis in axes}
+    yield sw.Sharding(mesh, spec)
+    yield from (sw.Sharding(mesh, spec, partial=axis) for axis in mesh.sizes if axis not in used)
+    if spec and spec[0]:
+        cuts = [0, *(5 * i + 1 for i in range(mesh.axis_size(spec[0]) - 1)), size]
+        yield sw.Sharding(mesh, spec, offsets={0: cuts})
+        yield sw.Sharding(mesh, spec, halo={0: (2, 3)})
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(10**12,) * 3, (10**12 + 1, 10**12 - 1, 10**12 + 3), (10**19, 3), (10**30 + 1, 10**30), (2**63,), (2**64 + 1,)],
+    ids=str,
+)
+def test_sizes_beyond_machine_integers_are_exact(shape):
+    specs = [P(), P("x"), P(("y", "x")), P("x", "y"), P(None, "y")]
+    kinds = [s for spec in specs if len(spec) <= len(shape) for s in every_kind(MESH, spec, shape[0])]
+    for a, b in itertools.product(kinds, kinds):
+        for algorithm in ("best", "direct", "portable"):
+            plan = sw.plan_reshard(shape, np.float32, MESH, a, b, algorithm=algorithm)
+            assert f"{plan.bytes_received:,} B" in plan.explain()
+            assert "receives" in str(plan)
+            assert plan.lower_bound <= plan.bytes_received
+            figures = [plan.bytes_received, plan.lower_bound, plan.peak_bytes]
+            figures += [n for step in plan.steps for n in (step.received, step.sent, step.message, step.lower_bound)]
+            assert {type(n) for n in figures} == {int}
+            assert plan.time >= 0
+
+
+def test_huge_figures_are_those_of_integers():
+    n = 10**30 + 1
+    total = n * n * 4
+    half, quarter = -(-n // 2), -(-n // 4)
+    gather = sw.plan_reshard((n, n), np.float32, MESH, P("x"), P())
+    assert (gather.bytes_received, gather.steps[0].sent) == (
+        half * n * 4,
+        half * n * 4,
+    )  # the second half is a row less
+    ring = sw.plan_reshard((n, n), np.float32, MESH, sw.Sharding(MESH, P(), partial="y"), P())
+    chunk = -(-n * n // 4)
+    assert ring.bytes_received == 2 * total - (n * n - 3 * chunk) * 4 - chunk * 4
+    turned = sw.plan_reshard((n, n), np.float32, MESH, P("y"), P(None, "y"), algorithm="direct")
+    assert turned.bytes_received == turned.lower_bound == (n - quarter) * quarter * 4
+
+
+@pytest.mark.parametrize("more", [0, 7])
+@pytest.mark.parametrize("algorithm", ["best", "direct"])
+@pytest.mark.parametrize(
+    ("sizes", "source", "target"),
+    [
+        ({"a": 128, "b": 128, "c": 64}, P(("a", "b", "c")), P(None, ("c", "b", "a"))),
+        ({"a": 128, "b": 128, "c": 64}, P("a", "b"), P("b", "a")),
+        ({"x": 1024, "y": 1024}, P(("x", "y")), P(("y", "x"))),
+        ({"x": 1024, "y": 1024}, P(("x", "y")), P()),
+        ({"x": 1024, "y": 1024}, P(), P(("x", "y"))),
+    ],
+    ids=str,
+)
+def test_plans_for_a_million_devices_list_none_of_them(sizes, source, target, algorithm, more):
+    mesh = sw.Mesh(sizes)
+    tracemalloc.start()
+    plan = sw.plan_reshard((2**20 + more, 2**20 + more), np.float32, mesh, source, target, algorithm=algorithm)
+    text = plan.explain()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert plan.lower_bound <= plan.bytes_received
+    assert text
+    assert peak < 2**22  # four bytes a device
+
+
+def test_reductions_over_a_million_devices_list_none_of_them():
+    mesh = sw.Mesh(x=1024, y=1024)
+    some = sw.Sharding(mesh, P(), partial=("x", "y"))
+    for target in (P(), P(("x", "y")), P(None, ("y", "x"))):
+        tracemalloc.start()
+        plan = sw.plan_reshard((2**20 + 7, 2**20), np.float32, mesh, some, target)
+        assert plan.lower_bound <= plan.bytes_received
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+        tracemalloc.stop()
+
+
+RINGS = {"a": sw.Link("torus", 1e12, 0), "b": sw.Link("all_to_all", 1e11, 1e-7)}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "shape", "source", "target"),
+    [  # a permute along more pieces than an exchange, a chain that only a search finds, one of fewer bytes and more time
+        (sw.Mesh(a=6, b=8, links=RINGS), (3489,), P(("a:(1)2", "b:(1)2", "a:(2)3", "b:(2)4")), P(("a", "b"))),
+        (sw.Mesh(a=4, b=8, c=2), (576, 4608), P("b", "c"), P("a", ("b", "c"))),
+        (sw.Mesh(a=4, b=8, c=2), (577, 4608), P("b", "c"), P("a", ("b", "c"))),
+        (sw.Mesh(a=4, b=8), (23040, 3), P("a", "b"), P(("b:(4)2", "a"))),
+    ],
+    ids=str,
+)
+def test_the_best_way_is_the_faster_of_both(mesh, shape, source, target):
+    best, *others = (
+        sw.plan_reshard(shape, np.float32, mesh, source, target, algorithm=a) for a in ("best", "direct", "portable")
+    )
+    assert best.time == min(plan.time for plan in others)
+
+
+def test_pieces_of_an_axis_in_one_step_take_as_long_as_the_axis():
+    mesh = sw.Mesh(x=8)
+    assert mesh.links_along(("x:(1)2", "x:(2)4")) == mesh.links_along(("x",))
+    assert mesh.links_along(("x:(1)2", "x:(4)2")) == mesh.links_along(("x:(1)4",))
+
+
+SLOW = {"node": sw.Link(bandwidth=12.5e9), "pod": sw.Link(bandwidth=1e9)}  # g has the usual link
+
+
+def test_a_slow_outer_axis_is_gathered_first():
+    mesh = sw.Mesh(node=4, g=8, links={"node": SLOW["node"]})
+    plan = sw.plan_reshard((2**28,), np.float32, mesh, P(("node", "g")), P())
+    assert [(step.name, step.axes) for step in plan.steps] == [
+        ("regroup", ()),
+        ("all_gather", ("node",)),
+        ("all_gather", ("g",)),
+        ("regroup", ()),
+    ]
+    assert plan.bytes_received == plan.lower_bound == 2**30 - 2**25
+    assert plan.time == pytest.approx(3e-6 + 3 * 2**25 / 12.5e9 + 7e-6 + 7 * 2**27 / 100e9)
+    assert plan.time < 0.018
+    assert "f32[4@node,67108864@g]" in plan.explain()
+    inner_first = 7e-6 + 7 * 2**25 / 100e9 + 3e-6 + 3 * 2**28 / 12.5e9
+    assert inner_first > 0.066
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "axes"),
+    [
+        (P(("pod", "node", "g")), P(), ["pod", "node", "g"]),
+        (P(("g", "node", "pod")), P(), ["pod", "node", "g"]),
+        (P(("g", "pod", "node")), P("g"), ["pod", "node"]),
+        (P(("node", "g"), "pod"), P(), ["pod", "node", "g"]),
+        (P(("node", "g:(1)2"), ("pod", "g:(2)2")), P(), ["pod", "node", "g:(2)2", "g:(1)2"]),
+        (P(None, ("node", "g")), P("pod"), ["node", "g"]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("engine", ["numpy", "literal"])
+def test_links_set_the_order_of_gathers(source, target, axes, engine):
+    mesh = sw.Mesh(pod=2, node=3, g=4, links=SLOW, engine=engine)
+    host = np.arange(48 * 24).reshape(48, 24)
+    plan = sw.plan_reshard(host.shape, host.dtype, mesh, source, target, algorithm="portable")
+    assert [axis for step in plan.steps if step.name == "all_gather" for axis in step.axes] == axes
+    x = sw.shard(host, mesh, source)
+    moved = x.reshard(target)
+    assert_devices(mesh, [s.data for s in moved.shards], oracle.shards(host, dict(mesh.sizes), moved.sharding.dims))
+    measured = sw.measure(lambda x: x.reshard(target), x)
+    assert measured.total_bytes == sum(row.counted for row in measured.rows)
+    assert np.array_equal(np.asarray(sw.sjit(lambda x: x.reshard(target) + 1)(x)), host + 1)
+
+
+@pytest.mark.parametrize("engine", ["numpy", "literal"])
+@pytest.mark.parametrize("target", [P(("node", "g")), P("pod", ("node", "g")), P(("pod", "node", "g"))], ids=str)
+def test_slow_links_scatter_last(target, engine):
+    mesh = sw.Mesh(pod=2, node=3, g=4, links=SLOW, engine=engine)
+    host = np.arange(48.0 * 24).reshape(48, 24)
+    some = sw.Sharding(mesh, P(), partial=("node", "g"))
+    plan = sw.plan_reshard(host.shape, host.dtype, mesh, some, target)
+    assert [step.axes for step in plan.steps if step.name == "reduce_scatter"] == [("g",), ("node",)]
+    x = sw.shard(host, some)
+    moved = x.reshard(target)
+    assert_devices(mesh, [s.data for s in moved.shards], oracle.shards(host, dict(mesh.sizes), moved.sharding.dims))
+    assert np.array_equal(np.asarray(sw.sjit(lambda x: x.reshard(target) * 2)(x)), host * 2)
+    measured = sw.measure(lambda x: x.reshard(target), x)
+    assert [row.counted for row in measured.rows] == [row.bytes for row in measured.rows]
+
+
+def test_uneven_shards_are_gathered_from_the_inside():
+    mesh = sw.Mesh(node=4, g=8, links={"node": SLOW["node"]})
+    plan = sw.plan_reshard((2**20 + 1,), np.float32, mesh, P(("node", "g")), P(), algorithm="portable")
+    assert [step.axes for step in plan.steps] == [("g",), ("node",)]
+
+
+def test_regrouped_tensors_stay_partial_along_other_axes():
+    for engine in ("numpy", "literal"):
+        mesh = sw.Mesh(pod=2, node=3, g=4, links=SLOW, engine=engine)
+        host = np.arange(24.0)
+        source, target = (sw.Sharding(mesh, spec, partial="pod") for spec in (P(("node", "g")), P()))
+        x = sw.shard(host, source)
+        steps = sw.plan_reshard(host.shape, host.dtype, mesh, source, target).steps
+        assert [step.name for step in steps] == ["regroup", "all_gather", "all_gather", "regroup"]
+        moved = x.reshard(target)
+        assert moved.sharding.partial == ("pod",)
+        assert np.array_equal(np.asarray(moved), host)
+        assert np.array_equal(np.asarray(sw.sjit(lambda x, t=target: x.reshard(t))(x)), host)
+
+
+def test_moves_of_regrouped_moves_are_planned_anew():
+    mesh = sw.Mesh(node=4, g=8, links={"node": SLOW["node"]})
+    x = sw.shard(np.arange(64.0), mesh, P(("node", "g")))
+    there_and_back = sw.explain(lambda x: x.reshard(P()).reshard(P(("node", "g"))) + 1, x)
+    assert there_and_back.total_bytes == 0
+    sliced = sw.explain(lambda x: x.reshard(P()).reshard(P("node")) + 1, x)
+    assert sliced.total_bytes == sw.plan_reshard((64,), np.float64, mesh, P(("node", "g")), P("node")).bytes_received
+    again = sw.explain(lambda x: (x + 1).reshard(P("node")).reshard(P(("node", "g"))).reshard(P()), x)
+    assert again.total_bytes == sw.plan_reshard((64,), np.float64, mesh, P(("node", "g")), P()).bytes_received
+
+
+def test_a_loop_moves_what_it_regroups_once():
+    mesh = sw.Mesh(node=4, g=8, links={"node": SLOW["node"]})
+    x, y = sw.shard(np.arange(64.0), mesh, P(("node", "g"))), sw.replicate(np.zeros(64), mesh)
+
+    def repeated(x, y):
+        return sw.while_loop(lambda y: y[0] < 3, lambda y: y + 1 + x.reshard(P()), y)
+
+    assert np.array_equal(np.asarray(sw.sjit(repeated)(x, y)), 3 * (np.arange(64) + 1.0))
+    rows = sw.explain(repeated, x, y).rows
+    assert [row.inside for row in rows if row.collective.startswith("all_gather")] == ["", ""]
+
+
+def test_regrouping_takes_no_memory():
+    mesh = sw.Mesh(node=4, g=8, links={"node": SLOW["node"]})
+    x = sw.shard(np.arange(64.0), mesh, P(("node", "g")))
+    assert sw.explain(lambda x: x.reshard(P()), x).peak_bytes <= 16 + 64 * 8 + 64

@@ -120,7 +120,8 @@ def _gathered(collective: Collective, sharding: Sharding, shape: Shape, dim: int
             f"{collective.name}: dim {dim} has a halo of {sharding.halo_of(dim)}. Remove it with x.reshard(…) first."
         )
     group = sharding.mesh.axis_size(collective.axes)
-    cuts = layout_of(sharding, shape).dims[dim].offsets[::group]
+    held = layout_of(sharding, shape).dims[dim]
+    cuts = held.offsets[::group] if held.cuts else held.block_starts(np.arange(0, held.parts + 1, group))
     return _with_dim(sharding, shape, dim, axes[:keep], cuts.tolist())
 
 
@@ -139,17 +140,18 @@ def _sliced(collective: Collective, sharding: Sharding, shape: Shape, dim: int) 
         )
     group = mesh.axis_size(collective.axes)
     held = layout_of(sharding, shape).dims[dim]
+    axes = (*sharding.dims[dim], *collective.axes)
+    if held.parts == 1:
+        return _with_dim(sharding, shape, dim, axes, [])
     block = block_size(held.sizes, group)
     inner = np.minimum(np.arange(group) * block[:, None], held.sizes[:, None]) + held.offsets[:-1, None]
-    return _with_dim(
-        sharding, shape, dim, (*sharding.dims[dim], *collective.axes), [*inner.ravel().tolist(), shape[dim]]
-    )
+    return _with_dim(sharding, shape, dim, axes, [*inner.ravel().tolist(), shape[dim]])
 
 
 def _with_dim(sharding: Sharding, shape: Shape, dim: int, axes: tuple[str, ...], cuts: list[int]) -> Sharding:
     spec = (*sharding.dims[:dim], axes, *sharding.dims[dim + 1 :])
-    offsets = {at: given for at, given in enumerate(sharding.offsets) if given} | {dim: cuts}
-    return sharding.replace(spec=spec, offsets=offsets).for_shape(shape)
+    offsets = {at: given for at, given in enumerate(sharding.offsets) if given and at != dim}
+    return sharding.replace(spec=spec, offsets=offsets | ({dim: cuts} if cuts else {})).for_shape(shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from shardwright.plan import (
     Local,
     LocalStep,
     OperationPlan,
+    Regroup,
     Scan,
     Slot,
     Step,
@@ -161,7 +162,7 @@ class _Compiler:
             operands = operands_of(line, producer)
             if operands is not None:
                 return engine.operation(line.plan), operands
-        if isinstance(what, Step) and not isinstance(what, Fetch) and self._is_relabelling(what):
+        if isinstance(what, Step) and not isinstance(what, Fetch | Regroup) and self._is_relabelling(what):
             return None
         return self._function(line), line.inputs
 
@@ -185,6 +186,8 @@ class _Compiler:
             return lambda *data: tuple(engine.move(x, a, b) for x, (a, b) in zip(data, pairs, strict=True))
         if isinstance(what, Fetch) and self.totals:
             return fetching(what, 0)
+        if isinstance(what, Regroup) and self.totals:
+            return lambda data: data.reshape(what.result_shape)
         if isinstance(what, Step):
             return lambda data: engine.step(what, data)
         if isinstance(what, ToLocal):

@@ -42,6 +42,7 @@ from shardwright.plan import (
     LocalStep,
     Move,
     Reduce,
+    Regroup,
     Scan,
     Slot,
     Step,
@@ -192,6 +193,9 @@ class Literal:
         """One step, message by message."""
         if isinstance(step, Reduce):
             return self._reduced((step,), (data,))[0]
+        if isinstance(step, Regroup):
+            views = map(step.there.at, range(len(data.parts)))
+            return Store([x.reshape(view.local_shape) for x, view in zip(data.parts, views, strict=True)], data.dtype)
         assert isinstance(step, Move), step
         fill = step.fill if isinstance(step, Fetch) else 0
         parts = []

@@ -37,7 +37,7 @@ from shardwright.engines.mailbox import Mailbox, received
 from shardwright.engines.whole import fetched, whole_call, whole_operation
 from shardwright.kernels import NUMPY, run
 from shardwright.mesh import Mesh
-from shardwright.plan import Code, Fetch, Local, LocalShapes, LocalStep, OperationPlan, Step
+from shardwright.plan import Code, Fetch, Local, LocalShapes, LocalStep, OperationPlan, Regroup, Step
 from shardwright.sharding import REDUCTIONS, Layout, kept_partial, layout_of
 
 
@@ -168,6 +168,9 @@ class Stacked:
         if isinstance(step, Fetch):
             joined = self.joined(data, step.here)
             return self.packed(fetched(step, joined, len(step.here.lanes)), step.there)
+        if isinstance(step, Regroup):
+            there = step.there
+            return self.packed(self.joined(data, step.here).reshape((*there.joined_lane_shape, *there.shape)), there)
         return self.move(data, step.here, step.there)
 
     def move(self, data: Data, source: Layout, target: Layout) -> Data:

@@ -185,7 +185,7 @@ class Mesh:
         return _axis_size(self, axes if isinstance(axes, tuple) else as_axes(axes))
 
     def links_along(self, axes: Sequence[str]) -> tuple[tuple[int, Link], ...]:
-        """For each axis its number of devices and its link: the input of cost models."""
+        """For each axis its number of devices and its link: the input of cost models. Pieces of one axis count together."""
         return _links_along(self, tuple(axes))
 
     def group_axes(self, axes: Axes) -> tuple[str, ...]:
@@ -405,7 +405,10 @@ def _axis_size(mesh: Mesh, axes: tuple[str, ...]) -> int:
 
 @lru_cache(maxsize=8192)
 def _links_along(mesh: Mesh, axes: tuple[str, ...]) -> tuple[tuple[int, Link], ...]:
-    return tuple((mesh.axis(axis).size, mesh.links[mesh.axis(axis).name]) for axis in axes)
+    sizes: dict[str, int] = {}
+    for axis in map(mesh.axis, axes):
+        sizes[axis.name] = sizes.get(axis.name, 1) * axis.size
+    return tuple((size, mesh.links[name]) for name, size in sizes.items())
 
 
 @lru_cache(maxsize=8192)

@@ -39,7 +39,7 @@ from shardwright.plan.reshard import (
     relabelled,
 )
 from shardwright.plan.rings import Reduce, carrier
-from shardwright.plan.steps import Message, Move, Step
+from shardwright.plan.steps import Message, Move, Regroup, Step
 from shardwright.plan.strategy import (
     Price,
     Problem,
@@ -75,6 +75,7 @@ __all__ = [
     "Price",
     "Problem",
     "Reduce",
+    "Regroup",
     "ReshardPlan",
     "Scan",
     "Slot",

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from shardwright.hardware import seconds
 from shardwright.kernels import Call
 from shardwright.plan.local_view import LocalStep
@@ -58,8 +56,8 @@ class Fused:
     @cached_property
     def received(self) -> int:
         """Bytes that the busiest device receives."""
-        total = sum(step.per_member * step.itemsize for step in self.steps)
-        return int(np.max(total))
+        members = self.steps[0].busiest
+        return max(sum(step.received_by(member) * step.itemsize for step in self.steps) for member in members)
 
     @property
     def lower_bound(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.ops import RowMap
 from shardwright.plan.steps import Move, Shape
 from shardwright.plan.volume import Meeting
-from shardwright.plan.windows import Picked, Spaced, Wanted, blocks_of, picked
+from shardwright.plan.windows import Blocks, Picked, Spaced, Wanted, picked
 from shardwright.sharding import P, Sharding
 
 
@@ -69,7 +69,7 @@ class Fetch(Move):
     def wanted(self) -> tuple[Wanted, ...]:
         """For each dim the rows that the shards of the result want."""
         return tuple(
-            blocks_of(self.here.dims[dim]) if row_map is None else picked(row_map, self.cuts[dim], self.shape[dim])
+            Blocks(self.here.dims[dim]) if row_map is None else picked(row_map, self.cuts[dim], self.shape[dim])
             for dim, row_map in enumerate(self.maps)
         )
 

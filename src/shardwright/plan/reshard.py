@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 import shardwright.plan.volume as volume
 from shardwright.errors import ShardingError
-from shardwright.hardware import seconds
+from shardwright.hardware import seconds, seconds_per_byte
 from shardwright.mesh import Mesh, as_ints
 from shardwright.plan.rings import Reduce
-from shardwright.plan.route import MOST_STATES, SOME_STATES, Hop, change_between
-from shardwright.plan.steps import EVEN, Move, Step, is_even, merged_axes
+from shardwright.plan.route import Change, Hop, change_between
+from shardwright.plan.steps import EVEN, Move, Regroup, Step, is_even, merged_axes
 from shardwright.sharding import P, Sharding, as_dtype, as_spec, check_partial, describe, layout_of, truncates
 
 Shape = tuple[int, ...]
@@ -49,7 +49,7 @@ class ReshardPlan:
     source: Sharding
     target: Sharding
     algorithm: str  # "direct", "portable", or "relabel"
-    steps: tuple[Any, ...]  # of Move and Reduce
+    steps: tuple[Any, ...]  # of Move, Reduce and Regroup
 
     @property
     def bytes_received(self) -> int:
@@ -88,7 +88,7 @@ class ReshardPlan:
             lines += [
                 f"{number}. {step}: {step.groups} devices, {step.time * 1e6:.3g} µs",
                 f"   sends {step.sent:,} B, receives {step.received:,} B; shard {before} → {after}",
-                f"   {describe(step.result, self.shape, self.dtype)}",
+                f"   {describe(step.result, step.result_shape, self.dtype)}",
             ]
         return "\n".join([*lines, self._total()])
 
@@ -163,7 +163,7 @@ def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algori
     elif algorithm == "direct":
         steps = _Maker(shape, known).direct(here, there)
     else:
-        chain = _Maker(shape, known).portable(here, there, MOST_STATES)
+        chain = _Maker(shape, known).portable(here, there)
         if chain is None:
             raise ShardingError(
                 f"No chain of collectives was found from {here} to {there}: they have no common pieces of axes, or lie on "
@@ -175,10 +175,7 @@ def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algori
 
 @lru_cache(maxsize=4096)
 def cheapest(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[str, tuple[Any, ...]]:
-    """The algorithm and the steps of least time; every price of a move is the price of these.
-
-    A chain of one step is taken as it is: it moves what each device lacks, as an exchange would.
-    """
+    """The algorithm and the steps of least time; every price of a move is the price of these."""
     if source is target:
         return "portable", ()
     maker, even = _Maker(shape, dtype), _even_way(source, target, shape, dtype)
@@ -186,10 +183,8 @@ def cheapest(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> 
         return even.algorithm, tuple(maker.followed(source, target, even.hops))
     if even is not None:
         return even.algorithm, maker.direct(source, target)
-    chain = maker.portable(source, target, 0)
-    if chain is None and not _alike(source.mesh):
-        chain = maker.portable(source, target, SOME_STATES)
-    if chain is not None and (len(chain) <= 1 or not _time(chain)):
+    chain = maker.portable(source, target)
+    if chain is not None and not _time(chain):
         return "portable", chain
     exchange = maker.direct(source, target)
     if chain is None or (_time(exchange), len(exchange)) < (_time(chain), len(chain)):
@@ -221,31 +216,49 @@ def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) ->
     change = change_between(source, target, dtype)
     if not change.possible:
         return None
-    chains = change.chains(0) or ([] if _alike(mesh) else change.chains(SOME_STATES))
-    costs: list[Cost] | None = [] if chains else None
-    local, size = source.local_size(shape), math.prod(shape)
-    for hop in chains[0] if chains else ():
-        received = EVEN[hop.name](local, mesh.axis_size(hop.axes)) * dtype.itemsize
-        local, rest = divmod(size, math.prod(map(mesh.axis_size, hop.state)))
-        if rest or any(n % mesh.axis_size(axes) for n, axes in zip(shape, hop.state, strict=True)):
-            return None
-        if received and costs is not None:
-            time = seconds(mesh.links_along(hop.axes), received)
-            costs.append(Cost(hop.name, merged_axes(mesh, hop.axes), received, time))
-    if costs is not None and (len(chains[0]) <= 1 or not costs):
-        return _Way("portable", tuple(chains[0]), tuple(costs))
-    lacking = change.lacking(target.local_size(shape)) * dtype.itemsize
-    exchange = Cost(
-        "exchange", merged_axes(mesh, change.crossed), lacking, seconds(mesh.links_along(change.crossed), lacking)
-    )
-    if costs is None or exchange.time < sum(cost.time for cost in costs):
+    lacking, crossed = change.lacking(target.local_size(shape)) * dtype.itemsize, change.crossed
+    time = seconds(mesh.links_along(crossed), lacking) if lacking else 0.0
+    exchange = Cost("exchange", merged_axes(mesh, crossed), lacking, time)
+    chains = change.chains(False)
+    if not chains and time > _least_time(change, target, shape, dtype.itemsize):
+        chains = change.chains(True)
+    if not chains:
         return _Way("direct", None, (exchange,))
-    return _Way("portable", tuple(chains[0]), tuple(costs))
+    costs: list[Cost] = []
+    even, local, size = True, source.local_size(shape), math.prod(shape)
+    hops = change.eased(chains[0]) if stays_even(mesh, shape, chains[0]) else chains[0]
+    for hop in hops:
+        received = EVEN[hop.name](local, mesh.axis_size(hop.axes)) * dtype.itemsize
+        even = hops is not chains[0] or stays_even(mesh, shape, [hop])
+        if received:
+            # To uneven shards one element moves at least, and at least one more step leads on from there.
+            after = 0.0 if even else min(link.latency for link in mesh.links.values())
+            time = seconds(mesh.links_along(hop.axes), received if even else dtype.itemsize) + after
+            costs.append(Cost(hop.name, merged_axes(mesh, hop.axes), received, time))
+        if not even:
+            break
+        local = size // math.prod(map(mesh.axis_size, hop.state))
+    if exchange.time < sum(cost.time for cost in costs):
+        return _Way("direct", None, (exchange,))
+    if not even:
+        return None
+    return _Way("portable", tuple(hops), tuple(costs))
 
 
-def _alike(mesh: Mesh) -> bool:
-    """Whether all links of a mesh are alike."""
-    return len(set(mesh.links.values())) == 1
+def stays_even(mesh: Mesh, shape: Shape, hops: Sequence[Hop]) -> bool:
+    """Whether every state of a chain divides a shape into equal blocks."""
+    return all(n % mesh.axis_size(axes) == 0 for hop in hops for n, axes in zip(shape, hop.state, strict=True))
+
+
+def _least_time(change: Change, target: Sharding, shape: Shape, itemsize: int) -> float:
+    """Seconds that every chain takes that is found by searching further: each piece that an exchange crosses is crossed, at
+    best in pieces of two devices, and the fastest link carries what chains move."""
+    mesh, links = change.mesh, change.mesh.links_along(change.crossed)
+    after = target.local_size(shape)
+    middle = math.prod(shape) // change.product([*change.held, *(change.wanted - change.held)])
+    moved = (middle * change.least_middle() + after - middle) * itemsize
+    pace = min(seconds_per_byte([pair]) for pair in mesh.links_along([a for a, n in mesh.sizes.items() if n > 1]))
+    return sum(link.latency * math.log2(n) for n, link in links) + moved * pace
 
 
 def move_steps(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[Any, ...]:
@@ -318,7 +331,7 @@ class _Maker:
     def __init__(self, shape: Shape, dtype: DType) -> None:
         self.shape, self.dtype = shape, dtype
 
-    def portable(self, source: Sharding, target: Sharding, deep: int) -> tuple[Step, ...] | None:
+    def portable(self, source: Sharding, target: Sharding) -> tuple[Step, ...] | None:
         """A chain of collectives; uneven shards that end elsewhere than the target has them are exchanged last."""
         if source.mesh != target.mesh:
             return None
@@ -328,7 +341,9 @@ class _Maker:
         steps: list[Step] = []
         start = self._bare(source, target, steps)
         chains = [
-            self.followed(start, target, hops) for hops in change.chains(deep) if self._reduces_well(source, hops)
+            self.followed(start, target, self._eased(change, start, hops))
+            for hops in change.chains(True)
+            if self._reduces_well(source, hops)
         ]
         if not chains:
             return None
@@ -337,11 +352,17 @@ class _Maker:
     def followed(self, start: Sharding, target: Sharding, hops: Sequence[Hop]) -> list[Step]:
         """The steps of a chain."""
         steps: list[Step] = []
-        at = start
+        at, maker = start, self
         for hop in hops:
-            at = self._hopped(at, hop, steps)
+            at = maker._hopped(at, hop, steps)
+            if hop.name == "regroup":
+                maker = _Maker(steps[-1].result_shape, self.dtype)
         self._finish(at, target, steps)
         return steps
+
+    def _eased(self, change: Change, start: Sharding, hops: Sequence[Hop]) -> Sequence[Hop]:
+        even = is_even(start, self.shape) and stays_even(change.mesh, self.shape, hops)
+        return change.eased(hops) if even else hops
 
     def direct(self, source: Sharding, target: Sharding) -> tuple[Step, ...]:
         """What is partial is reduced; then one exchange."""
@@ -383,6 +404,13 @@ class _Maker:
 
     def _hopped(self, at: Sharding, hop: Hop, steps: list[Step]) -> Sharding:
         """The sharding after one collective of a chain; its step is added."""
+        if hop.name == "regroup":
+            dims = slice(hop.dim, hop.dim + hop.other)
+            shape = list(self.shape)
+            shape[dims] = [*hop.factors, math.prod(shape[dims]) // math.prod(hop.factors)]
+            result = Sharding.fitted(at.mesh, hop.state, at.partial, at.reduction, tuple(shape))
+            steps.append(Regroup("regroup", (), at, result, self.shape, self.dtype, tuple(shape)))
+            return result
         result = self._after(at, hop)
         if hop.name in ("all_reduce", "reduce_scatter"):
             steps.append(Reduce(hop.name, hop.axes, at, result, self.shape, self.dtype, hop.dim))
@@ -399,8 +427,7 @@ class _Maker:
                 partial = tuple(axis for axis in mesh.cut(partial, by=hop.axes) if axis not in hop.axes)
             return Sharding.fitted(mesh, hop.state, partial, at.reduction, shape)
         if hop.name == "permute":
-            cuts = {dim: layout_of(at, shape).dims[dim].offsets.tolist() for dim, a in enumerate(hop.state) if a}
-            return at.replace(spec=P(*hop.state), offsets=cuts).for_shape(shape)
+            return at.replace(spec=P(*hop.state)).for_shape(shape)  # every dim keeps its number of shards and offsets
         reduces = hop.name in ("all_reduce", "reduce_scatter")
         probe: Any = (
             Reduce(hop.name, hop.axes, at, at, shape, self.dtype, hop.dim)

@@ -8,15 +8,12 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwright.collectives import AllReduce, Collective, ReduceScatter
 from shardwright.hardware import seconds
 from shardwright.mesh import Mesh
 from shardwright.plan.steps import Box, Step, coords_of, place_of
 from shardwright.sharding import block_size
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -67,19 +64,19 @@ class Reduce(Step):
         if p == 1 or not local:
             return 0
         if self.name == "reduce_scatter":
-            rows = self.here.dims[self.dim].sizes
-            least = np.maximum(rows - (p - 1) * block_size(rows, p), 0)  # of the last chunk
-            most = int((rows - least).max(initial=0))
+            most = max(n - _chunk(n, p, p - 1) for n in self.here.dims[self.dim].distinct_sizes)
             return local // max(self.here.local_shape[self.dim], 1) * most * self.itemsize
-        return int(self.per_member.max()) * self.itemsize
+        return max(map(self.received_by, self.busiest)) * self.itemsize
 
-    @cached_property
-    def per_member(self) -> Ints:
-        """Of an all_reduce: elements that each member of a group receives, where shards are largest."""
-        local, p = self.local, self.group
-        block = int(block_size(local, p))
-        sizes = np.clip(local - np.arange(p) * block, 0, block)
-        return 2 * local - sizes - np.roll(sizes, 1)
+    @property
+    def busiest(self) -> tuple[int, int]:
+        """Of an all_reduce: the members of a group of which one receives most: chunks never grow from one to the next."""
+        return 0, self.group - 1
+
+    def received_by(self, member: int) -> int:
+        """Of an all_reduce: elements that a member of a group receives, where shards are largest."""
+        own, started = (_chunk(self.local, self.group, i % self.group) for i in (member, member - 1))
+        return 2 * self.local - own - started
 
     @property
     def sent(self) -> int:
@@ -132,6 +129,12 @@ def carrier(reduction: str, dtype: "np.dtype[Any]") -> "np.dtype[Any]":
     if dtype.kind in "biu":
         return np.dtype(np.float64)
     return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
+
+
+def _chunk(size: int, parts: int, index: int) -> int:
+    """The rows of one of the usual blocks of a size."""
+    block: int = block_size(size, parts)
+    return min(max(size - index * block, 0), block)
 
 
 def sub_blocks(size: int, parts: int) -> Iterator[tuple[int, int]]:

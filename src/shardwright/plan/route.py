@@ -9,7 +9,7 @@ and a permute rearranges all lists at once as long as each dim keeps its number 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import permutations, product
+from itertools import groupby, permutations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,18 +20,22 @@ from shardwright.sharding import Sharding, kept_partial
 
 State = tuple[tuple[str, ...], ...]  # per dim the pieces that split it
 Chain = list[tuple[float, State]]  # states after each move, with the move's cost in units of the local size
-SOME_STATES = 300  # looked at before a chain is given up where it is one of two ways
-MOST_STATES = 20_000  # and where it is the only one asked for
+SOME_STATES = 300  # looked at for a chain that needs several steps between slices and gathers
+MOST_STATES = 20_000  # and where those lead to none
 
 
 class Hop(NamedTuple):
-    """One collective of a chain: its name, its axes, the dim that gains, the dim that loses, the state it leaves."""
+    """One collective of a chain: its name, its axes, the dim that gains, the dim that loses, the state it leaves.
+
+    A "regroup" has `other` dims from `dim` on become one, or as many as it has `factors` and one more, for the rest.
+    """
 
     name: str
     axes: tuple[str, ...]
     dim: int
     other: int
     state: State
+    factors: tuple[int, ...] = ()
 
 
 class Change:
@@ -40,6 +44,7 @@ class Change:
     def __init__(self, source: Sharding, target: Sharding, dtype: "np.dtype[Any] | None" = None) -> None:
         self.mesh: Mesh = source.mesh
         self._products: dict[tuple[str, ...], int] = {}  # searches ask for the same ones by the thousand
+        self._found: dict[bool, list[list[Hop]]] = {}
         everything = (*source.axes, *target.axes)
         self.possible = self.mesh.share_a_cut(everything)  # halves and thirds of one axis have no common pieces
         if not self.possible:
@@ -102,10 +107,28 @@ class Change:
 
     # -- chains -------------------------------------------------------------------------------------------------------
 
-    def chains(self, deep: int = 0) -> list[list[Hop]]:
+    def chains(self, further: bool) -> list[list[Hop]]:
         """Chains of collectives of least bytes: new pieces in the target's order and, where that would reduce before it
-        slices, with slices first. None where there is none of at most one step between slices and gathers, or none
-        that can be found by looking at `deep` states."""
+        slices, with slices first. Those of at most one step between slices and gathers come first; where there are none, a
+        search goes `further`."""
+        if further not in self._found:
+            short = self.chains(False) if further else self._chains(0)
+            longer = map(self._chains, (SOME_STATES, MOST_STATES) if further and not short else ())
+            self._found[further] = short or next(filter(None, longer), [])
+        return self._found[further]
+
+    def least_middle(self) -> float:
+        """What a chain that is found by searching `further` exchanges between slices and gathers at least, in units of the
+        local size.
+
+        It has two steps or more. An all-to-all along k devices is 1 - 1/k, a permute 1; and all-to-alls that together
+        bring K devices' pieces to other dims are 1/2 + (1 - 2/K) at least, that of two devices being one of them.
+        """
+        homes = {piece: dim for dim, axes in enumerate(self.becomes) for piece in axes}
+        moved = [p for dim, axes in enumerate(self.was) for p in axes if homes.get(p, dim) != dim]
+        return max(1.0, 1.5 - 2 / self.product(moved))
+
+    def _chains(self, deep: int) -> list[list[Hop]]:
         new = [self._runs(axes, self.held) for axes in self.becomes]
         sliced_first = [
             sorted((r for run in runs for r in _by_reduction(run, self.reduced)), key=self._reduces) for runs in new
@@ -306,18 +329,67 @@ class Change:
         wanted = self.becomes if self._same_cut(last) else _refined(self.becomes, self._primes())
         gathers = [(dim, axes[len(wanted[dim]) :]) for dim, axes in enumerate(last) if len(axes) > len(wanted[dim])]
         if len(gathers) > 1:
-            gathers.sort(key=lambda entry: -seconds_per_byte(self.mesh.links_along(entry[1])))
+            gathers.sort(key=lambda entry: -self._pace(entry[1]))
         for dim, gathered in gathers:
             for part in reversed(self._by_link(gathered)):
                 state[dim] = state[dim][: -len(part)]
                 yield Hop("all_gather", part, -1, dim, tuple(state))
 
+    def eased(self, hops: Sequence[Hop]) -> Sequence[Hop]:
+        """A chain between even shards with gathers along slow links first and scatters along slow links last, while shards
+        are small; dims whose pieces would be in the way are split into their factors for that time."""
+        result: list[Hop] = []
+        for name, group in groupby(hops, key=lambda hop: hop.name):
+            some = list(group)
+            if name in ("all_gather", "reduce_scatter") and len(some) > 1:
+                some = self._by_pace(some, gathers=name == "all_gather")
+            result += some
+        return result
+
+    def _by_pace(self, hops: list[Hop], gathers: bool) -> list[Hop]:
+        """Gathers, or scatters, that follow one another, in the order of their links."""
+        order = sorted(hops, key=lambda hop: self._pace(hop.axes), reverse=gathers)
+        if order == hops:
+            return hops
+        first, dim_of = hops[0], {hop: hop.other if gathers else hop.dim for hop in hops}
+        state, home = list(first.state), dim_of[first]
+        state[home] = state[home] + first.axes if gathers else state[home][: -len(first.axes)]
+        ahead: list[Hop] = []
+        split: list[tuple[int, int]] = []
+        place = {hop: dim_of[hop] for hop in hops}  # the dim that it gathers or scatters
+        for dim in sorted(set(dim_of.values()), reverse=True):
+            own = [hop for hop in hops if dim_of[hop] == dim]
+            if own == [hop for hop in order if dim_of[hop] == dim]:
+                continue
+            runs = own[::-1] if gathers else own  # outermost first
+            outer = hops[-1].state[dim] if gathers else state[dim]
+            factors = [self.product((*outer, *runs[0].axes)), *(self.product(run.axes) for run in runs[1:-1])]
+            parts = (
+                [(*outer, *runs[0].axes), *(run.axes for run in runs[1:])] if gathers else [outer, *[()] * len(own[1:])]
+            )
+            state[dim : dim + 1] = parts
+            place = {hop: at + (len(own) - 1) * (dim_of[hop] > dim) for hop, at in place.items()}
+            place |= {run: dim + i for i, run in enumerate(runs)}
+            ahead.append(Hop("regroup", (), dim, 1, tuple(state), tuple(factors)))
+            split.append((dim, len(own)))
+        moves: list[Hop] = []
+        for hop in order:
+            at = place[hop]
+            state[at] = state[at][: -len(hop.axes)] if gathers else state[at] + hop.axes
+            moves.append(hop._replace(dim=-1 if gathers else at, other=at if gathers else -1, state=tuple(state)))
+        for dim, count in split[::-1]:
+            state[dim : dim + count] = [tuple(piece for axes in state[dim : dim + count] for piece in axes)]
+            moves.append(Hop("regroup", (), dim, count, tuple(state)))
+        return [*ahead, *moves]
+
+    def _pace(self, pieces: tuple[str, ...]) -> float:
+        return seconds_per_byte(self.mesh.links_along(pieces))
+
     def _by_link(self, pieces: tuple[str, ...]) -> list[tuple[str, ...]]:
         """Pieces in runs along links of one speed: together they would all wait for the slowest."""
         runs: list[list[str]] = []
         for piece in pieces:
-            pace = seconds_per_byte(self.mesh.links_along((piece,)))
-            if runs and seconds_per_byte(self.mesh.links_along((runs[-1][-1],))) == pace:
+            if runs and self._pace((runs[-1][-1],)) == self._pace((piece,)):
                 runs[-1].append(piece)
             else:
                 runs.append([piece])

@@ -28,7 +28,7 @@ from shardwright.hardware import latency, seconds, seconds_per_byte
 from shardwright.mesh import Mesh
 from shardwright.plan.route import change_between
 from shardwright.plan.volume import Meeting, lower_bound, meeting
-from shardwright.plan.windows import OUTSIDE, Wanted, blocks_of, runs
+from shardwright.plan.windows import OUTSIDE, Blocks, Wanted, runs
 from shardwright.sharding import Layout, P, Sharding, block_size, layout_of
 
 Shape = tuple[int, ...]
@@ -59,6 +59,7 @@ class Transfer(NamedTuple):
 # Elements that a device receives in a collective, from the size of its shard and of its group, if all shards are equal blocks.
 EVEN: dict[str, Callable[[int, int], int]] = {
     "all_slice": lambda local, group: 0,
+    "regroup": lambda local, group: 0,
     "all_gather": lambda local, group: local * (group - 1),
     "prefix": lambda local, group: local * (group - 1),
     "all_to_all": lambda local, group: local - local // group,
@@ -158,7 +159,7 @@ class Move(Step):
     @cached_property
     def wanted(self) -> tuple[Wanted, ...]:
         """For each dim the rows that the shards of the result want."""
-        return tuple(blocks_of(dim) for dim in self.there.dims)
+        return tuple(Blocks(dim) for dim in self.there.dims)
 
     @cached_property
     def _meeting(self) -> Meeting:
@@ -249,14 +250,13 @@ class Move(Step):
         the tensor, in that shard, and their places in the result's shard."""
         held = self.here.dims[dim]
         rows = self.wanted[dim].rows(shard)
-        offsets = held.offsets
-        owners = np.where(rows == OUTSIDE, OUTSIDE, np.searchsorted(offsets, rows, side="right") - 1)
+        owners = np.where(rows == OUTSIDE, OUTSIDE, held.owners(rows))
         if mine is not None:  # what its own halo has need not come from elsewhere
             low, high = (int(bound) for bound in held.bounds(mine))
             near = (rows >= max(low - held.low, 0)) & (rows < min(high + held.high, held.size)) & (rows != OUTSIDE)
             owners = np.where(near, mine, owners)
         for owner, place, row, count, step in runs(rows, owners):
-            local = row - int(offsets[owner]) + held.low
+            local = row - held.bounds(owner)[0] + held.low
             yield owner, _stretch(row, count, step), _stretch(local, count, step), slice(place, place + count), count
 
     def outgoing(self, place: int) -> list[Message]:
@@ -330,6 +330,26 @@ class Move(Step):
         holder = {self.here.shard_numbers(place): at for at, place in enumerate(members)}
         for at, place in enumerate(members):
             yield coords_of(holder[self.there.shard_numbers(place)], sizes), coords_of(at, sizes)
+
+
+@dataclass(frozen=True)
+class Regroup(Step):
+    """The same elements on the same devices, seen as a tensor of another shape: every device reshapes its shard.
+
+    A dim of equal shards becomes several, each with some of its axes, or several become one again. In between, axes are
+    gathered and scattered in any order, slow links when there is least to carry.
+    """
+
+    result_shape: Shape = ()
+    received: int = 0
+    sent: int = 0
+    message: int = 0
+    time: float = 0.0
+
+    @property
+    def lower_bound(self) -> int:
+        """Nothing moves."""
+        return 0
 
 
 def _between(here: Mesh, there: Mesh, moved: int) -> float:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shardwright.caches import MIB, kept
 from shardwright.plan.route import change_between
-from shardwright.plan.windows import OUTSIDE, Blocks, Spaced, Wanted, blocks_of
+from shardwright.plan.windows import OUTSIDE, Blocks, Spaced, Wanted
 from shardwright.sharding import DimLayout, Layout, Sharding, layout_of
 
 Shape = tuple[int, ...]
@@ -39,13 +39,13 @@ class Meeting:
             source = layout_of(source.sharding, source.shape, lanes)
             target = layout_of(target.sharding, target.shape, lanes)
         self.source, self.target = source, target
-        self.own = [held_range(dim) for dim in source.dims]
+        self.own = [Blocks(dim) for dim in source.dims]
 
     def _numbers(self) -> tuple[list[Ints], list[Ints], Any]:
         """For each dim the numbers of the source's and the target's shards over a grid of devices, and who holds nothing."""
         if not self.aligned:
             return self._one_by_one()
-        coords = self._coords()
+        coords = self._coords({i for layout in (self.source, self.target) for dim in layout.dims for i in dim.lanes})
         here, there = (
             [_number(dim, coords, layout.full_shape) for dim in layout.dims] for layout in (self.source, self.target)
         )
@@ -59,10 +59,9 @@ class Meeting:
         at = np.array([places.get(device, -1) for device in self.target.mesh.device_ids])
         return list(self.source.shard_places[np.maximum(at, 0)].T), there, at < 0
 
-    def _coords(self) -> list[Ints]:
-        """Coordinates along each lane, shaped to broadcast: all of them, or those next to a change of sizes."""
+    def _coords(self, used: set[int]) -> list[Ints]:
+        """Coordinates along the lanes in use, shaped to broadcast: all of them, or those next to a change of sizes."""
         shape = self.source.full_shape
-        used = {lane for layout in (self.source, self.target) for dim in layout.dims for lane in dim.lanes}
         regular = all(isinstance(w, Blocks) for w in self.wanted)
         regular = regular and not any(dim.cuts for layout in (self.source, self.target) for dim in layout.dims)
         few = regular and math.prod(shape[lane] for lane in used) > MOST_PLACES
@@ -96,11 +95,11 @@ class Meeting:
         holds = self._overlap(here, there)
         if strangers is not None:
             holds = np.where(strangers, 0, holds)
-        return int((wants - holds).max(initial=0))
+        return int(np.max(wants - holds, initial=0))
 
     def _overlap(self, here: Sequence[Ints], there: Sequence[Ints]) -> Ints:
         rows = zip(self.wanted, self.own, here, there, strict=True)
-        return _product([w.within(j, low[i], high[i]) for w, (low, high), i, j in rows])
+        return _product([w.within(j, own.low(i), own.high(i)) for w, own, i, j in rows])
 
     def sent(self) -> int:
         """Elements that the busiest device sends, if those who hold the same share the work evenly.
@@ -109,32 +108,36 @@ class Meeting:
         for themselves is not sent.
         """
         here, there, strangers = self._numbers()
-        copies = self.target.mesh.size / math.prod(dim.parts for dim in self.target.dims)
-        holders = self.source.mesh.size / math.prod(dim.parts for dim in self.source.dims)
-        held = _product([dim.sizes[at] for dim, at in zip(self.source.dims, here, strict=True)])
+        copies = self.target.mesh.size // math.prod(dim.parts for dim in self.target.dims)
+        holders = self.source.mesh.size // math.prod(dim.parts for dim in self.source.dims)
+        held = _product([own.starts(at + 1) - own.starts(at) for own, at in zip(self.own, here, strict=True)])
         kept: Any = self._overlap(here, there)
         if self.aligned:
             split = {lane for dim in self.source.dims for lane in dim.lanes}
             shared = tuple(lane for lane in range(kept.ndim) if lane not in split)
-            kept = kept.mean(axis=shared, keepdims=True) if shared else kept
+            looked = math.prod(kept.shape[lane] for lane in shared)
+            kept = kept.astype(object).sum(axis=shared, keepdims=True) if shared else kept
         else:
+            looked = holders
             kept = self._kept_by_shard(kept if strangers is None else np.where(strangers, 0, kept))
-        return math.ceil(max(float((held * (copies / holders) - kept).max(initial=0)), 0.0))
+        # held * copies / holders - kept / looked, over a common denominator
+        most = int(np.max(held.astype(object) * (copies * looked) - kept * holders, initial=0))
+        return -(-most // (holders * looked))
 
     def _kept_by_shard(self, kept: Ints) -> Any:
-        """What the holders of a shard keep of it, on average, for each device of the target's mesh."""
+        """What the holders of a shard keep of it, all together, for each device of the target's mesh."""
         places = {device: place for place, device in enumerate(self.source.mesh.device_ids)}
         shard = shard_of(self.source)[[places.get(device, 0) for device in self.target.mesh.device_ids]]
-        total = np.bincount(shard, weights=kept.astype(float), minlength=int(shard.max(initial=0)) + 1)
-        holders = self.source.mesh.size / math.prod(dim.parts for dim in self.source.dims)
-        return total[shard] / holders
+        total = np.zeros(int(shard.max(initial=0)) + 1, kept.dtype)
+        np.add.at(total, shard, kept)
+        return total[shard]
 
     def crossed(self) -> tuple[str, ...]:
         """The axes along which some device hears from another."""
         if not self.aligned:
             every = [axis for axes in self.source.sharding.dims for axis in axes]
             return tuple(every) or self.source.mesh.axis_names
-        if not all(bool(w.wants(np.arange(w.parts)).any()) for w in self.wanted):
+        if not all(w.any_rows for w in self.wanted):
             return ()
         lanes = [lane for at in range(len(self.wanted)) for lane in self._crossed(at)]
         return tuple(self.source.lanes[lane] for lane in lanes)
@@ -142,19 +145,19 @@ class Meeting:
     def _crossed(self, at: int) -> list[int]:
         """The lanes of one dim along which a wanted row lies with another device."""
         dim, other, wanted = self.source.dims[at], self.target.dims[at], self.wanted[at]
-        shards = np.arange(wanted.parts)
         if isinstance(wanted, Blocks):
-            some = wanted.high > wanted.low
-            shard = np.concatenate([shards[some], shards[some]])
-            rows = np.concatenate([wanted.low[some], wanted.high[some] - 1])
+            some = np.unique(_number(other, self._coords(set(other.lanes)), self.target.full_shape))
+            some = some[wanted.wants(some) > 0]
+            shard = np.concatenate([some, some])
+            rows = np.concatenate([wanted.low(some), wanted.high(some) - 1])
         elif isinstance(wanted, Spaced):
             stretches = wanted.ends()
             shard = np.concatenate([some for some, _, _ in stretches] * 2)
             rows = np.concatenate([one for _, one, _ in stretches] + [last for _, _, last in stretches])
         else:
-            shard = np.repeat(shards, np.diff(wanted.starts))[wanted.flat != OUTSIDE]
+            shard = np.repeat(np.arange(wanted.parts), np.diff(wanted.starts))[wanted.flat != OUTSIDE]
             rows = wanted.flat[wanted.flat != OUTSIDE]
-        owner = np.searchsorted(dim.offsets, rows, side="right") - 1
+        owner = dim.owners(rows)
         result, inner = [], dim.parts
         for lane in dim.lanes:
             n = self.source.full_shape[lane]
@@ -178,12 +181,6 @@ class Meeting:
         return bool((owner[half:] // inner != owner[:half] // inner).any())
 
 
-def held_range(dim: DimLayout) -> tuple[Ints, Ints]:
-    """The rows that each shard holds, its halo included as far as that lies in the tensor."""
-    held = blocks_of(dim)
-    return held.low, held.high
-
-
 def _number(dim: DimLayout, coords: Sequence[Ints], shape: Shape) -> Ints:
     number = np.zeros((1,) * len(coords), np.int64)
     for lane in dim.lanes:
@@ -204,7 +201,7 @@ def _product(sides: Sequence[Ints]) -> Ints:
 def meeting(source: Sharding, target: Sharding, shape: Shape) -> Meeting:
     """What a change of sharding asks for: blocks of the target, halos included."""
     here, there = layout_of(source, shape), layout_of(target, shape)
-    return Meeting(here, there, [blocks_of(dim) for dim in there.dims])
+    return Meeting(here, there, [Blocks(dim) for dim in there.dims])
 
 
 def shard_of(layout: Layout) -> Ints:

@@ -8,7 +8,6 @@ at once: how many rows of the tensor a shard wants, and how many of them lie in 
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,34 +20,47 @@ Ints = NDArray[np.int64]
 OUTSIDE = -1  # instead of a row: this place gets the fill value
 
 
-class Blocks(NamedTuple):
+class Blocks:
     """Shard j wants the rows from its offset to the next, and its halo as far as that lies in the tensor."""
 
-    low: Ints  # the first row that each shard wants, clipped to the dim
-    high: Ints  # and the one after the last
-    before: Ints  # places ahead of the first row: a halo beyond the tensor's border
+    def __init__(self, dim: DimLayout) -> None:
+        self.dim, self.parts = dim, dim.parts
+
+    @cached_property
+    def _offsets(self) -> Ints:
+        return self.dim.offsets
+
+    def starts(self, shard: Ints) -> Ints:
+        """Where shards begin, without halo; number `parts` begins at the end of the dim."""
+        return self._offsets[shard] if self.dim.cuts else self.dim.block_starts(shard)
+
+    def low(self, shard: Ints) -> Ints:
+        """The first row that shards want, clipped to the dim."""
+        return np.maximum(self.starts(shard) - self.dim.low, 0)
+
+    def high(self, shard: Ints) -> Ints:
+        """And the one after the last."""
+        return np.minimum(self.starts(shard + 1) + self.dim.high, self.dim.size)
 
     @property
-    def parts(self) -> int:
-        """The number of shards."""
-        return len(self.low)
+    def any_rows(self) -> bool:
+        """Whether some shard wants a row of the tensor."""
+        return self.dim.size > 0
 
     def wants(self, shard: Ints) -> Ints:
         """How many rows of the tensor shards want."""
-        return self.high[shard] - self.low[shard]
+        return self.high(shard) - self.low(shard)
 
     def within(self, shard: Ints, low: Ints, high: Ints) -> Ints:
         """How many of them lie in a range."""
-        return np.maximum(np.minimum(self.high[shard], high) - np.maximum(self.low[shard], low), 0)
-
-    def extremes(self) -> tuple[Ints, Ints]:
-        """The first and the last row that each shard wants; only for shards that want any."""
-        return self.low, self.high - 1
+        return np.maximum(np.minimum(self.high(shard), high) - np.maximum(self.low(shard), low), 0)
 
     def rows(self, shard: int) -> Ints:
         """The rows of one shard in order, OUTSIDE where it gets the fill value."""
-        before = int(self.before[shard])
-        inside = np.arange(self.low[shard], self.high[shard])
+        low, high = self.dim.bounds(shard)
+        first = max(low - self.dim.low, 0)
+        inside = np.arange(first, min(high + self.dim.high, self.dim.size))
+        before = first - (low - self.dim.low)  # a halo beyond the tensor's border
         return np.concatenate([np.full(before, OUTSIDE), inside]) if before else inside
 
 
@@ -75,6 +87,11 @@ class Picked:
     @cached_property
     def _sums(self) -> Ints:
         return np.concatenate([[0], np.cumsum(self.flat != OUTSIDE)])
+
+    @property
+    def any_rows(self) -> bool:
+        """Whether some shard wants a row of the tensor."""
+        return bool(self.wants(np.arange(self.parts)).any())
 
     def wants(self, shard: Ints) -> Ints:
         """How many rows of the tensor shards want."""
@@ -209,13 +226,6 @@ def _in_range(first: Ints, counts: Ints, step: int, low: Ints, high: Ints) -> In
 
 
 Wanted = Blocks | Picked
-
-
-def blocks_of(dim: DimLayout) -> Blocks:
-    """What the shards of a layout want along a dim."""
-    offsets = dim.offsets
-    low = np.maximum(offsets[:-1] - dim.low, 0)
-    return Blocks(low, np.minimum(offsets[1:] + dim.high, dim.size), low - (offsets[:-1] - dim.low))
 
 
 @kept(limit=8 * MIB, size=lambda rows: rows.footprint)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from shardwright.eager import mind_gathers
 from shardwright.errors import ProgramError
-from shardwright.plan import ImplicitGather, gathered_dims, move_steps
-from shardwright.program.node import Cond, Constrain, Input, Loop, Node, Program, Rounds, Type, is_move, noted
+from shardwright.plan import ImplicitGather, Step, gathered_dims, move_steps
+from shardwright.program.node import Cond, Constrain, Input, Loop, Node, Program, Rounds, Type, last_move, noted
 from shardwright.program.partition import Partitioner, moved
 from shardwright.sharding import P, Sharding
 
@@ -153,9 +153,12 @@ def _hoisted(final: Program, fixed: int, now: Sequence[Sharding]) -> list[Shardi
     users = final.users
     result = list(now)
     for at, node in enumerate(final.inputs[fixed:]):
-        reads = set(users[node])
-        if len(reads) == 1 and node not in final.outputs:
-            (user,) = reads
-            if is_move(user.what):
-                result[at] = user.what.result
+        last = node
+        while last not in final.outputs and len(reads := set(users[last])) == 1:
+            last = reads.pop()
+            if not isinstance(last.what, Step) or last.type.shape == node.type.shape:
+                break  # a tensor that is regrouped on the way has its shape again at the end
+        move = last_move(last)
+        if move and move[-1].nodes[0] is node:
+            result[at] = last.what.result
     return result

@@ -1,12 +1,14 @@
 """What a device holds while a program runs: every value from the step that makes it until the last step that reads it.
 
-Each value counts as memory of its own, also where an engine may hold it as a view. Arguments and constants belong to the
+Each value counts as memory of its own, also where an engine may hold it as a view, except that a regrouped tensor is the memory
+of its operand. Arguments and constants belong to the
 caller and are held throughout, outputs until the end. A result that nothing reads is freed at once.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from shardwright.plan import Regroup
 from shardwright.program.node import Cond, Constant, Input, Loop, Node, Pick, Program, Rounds, Type, programs_in
 
 Value = tuple[Node, int]  # a node, and which of its results
@@ -31,7 +33,7 @@ class Lifetimes:
         self.bytes: dict[Value, int] = {}
         sizes: dict[Type, int] = {}  # programs have few types
         for node in program.nodes:
-            idle = isinstance(node.what, Pick | Input | Constant)
+            idle = isinstance(node.what, Pick | Regroup | Input | Constant)
             reads = self.reads[node] = () if idle else tuple({_value(x) for x in node.nodes})
             makes = self.makes[node] = () if idle else tuple([(node, which) for which in range(len(node.types))])
             for value, kind in zip(makes, node.types, strict=False):
@@ -112,7 +114,9 @@ def _inside(what: Any) -> int:
 
 
 def _value(node: Node) -> Value:
-    """What a node stands for as an operand; a pick is a result of the node before it."""
+    """What a node stands for as an operand; a pick is a result of the node before it, a regrouped tensor that tensor."""
+    while isinstance(node.what, Regroup):
+        (node,) = node.nodes
     return (node.nodes[0], node.what.which) if isinstance(node.what, Pick) else (node, 0)
 
 

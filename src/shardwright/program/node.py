@@ -27,6 +27,7 @@ from shardwright.plan import (
     Move,
     OperationPlan,
     Reduce,
+    Regroup,
     Step,
     ToLocal,
 )
@@ -200,6 +201,20 @@ def noted(text: str, source: str) -> str:
 def is_move(what: Any) -> bool:
     """Whether a payload changes the sharding of a value and nothing else."""
     return isinstance(what, Move | Reduce) and not isinstance(what, Fetch)
+
+
+def last_move(node: "Node") -> "tuple[Node, ...]":
+    """The nodes of the move that gave a value, the last one first; () if none did. Steps between a regrouping and its inverse
+    are one move."""
+    if is_move(node.what):
+        return (node,)
+    nodes: list[Node] = []
+    while isinstance(node.what, Regroup) or (nodes and is_move(node.what)):
+        nodes.append(node)
+        if isinstance(node.what, Regroup) and node.what.shape == nodes[0].type.shape:
+            return tuple(nodes)
+        (node,) = node.nodes
+    return ()
 
 
 class Node:

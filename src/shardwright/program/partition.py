@@ -183,7 +183,8 @@ def moved(graph: Graph, node: Node, target: Sharding, source: str) -> Node:
 def stepped(graph: Graph, node: Node, steps: Sequence[Step], source: str) -> Node:
     """A value after steps."""
     for step in steps:
-        node = graph.add(step, (node,), (node.type._replace(sharding=step.result),), source)
+        kind = node.type._replace(shape=step.result_shape, sharding=step.result)
+        node = graph.add(step, (node,), (kind,), source)
     return node
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwright.plan import Fused, LocalStep, Reduce, Step, move_steps, plan_operation
 from shardwright.program.memory import Lifetimes, peak_bytes
-from shardwright.program.node import Compute, Constant, Graph, Input, Node, Pick, Program, Type, is_move
+from shardwright.program.node import Compute, Constant, Graph, Input, Node, Pick, Program, Type, last_move
 from shardwright.program.partition import stepped
 from shardwright.sharding import Sharding, layout_of
 
@@ -62,20 +62,23 @@ def shortened(rewriter: Rewriter, node: Node) -> Node | None:
     So a reduction that is then sliced is a reduce-scatter, and a gather of a slice, or the reverse, is nothing. It is sound
     because shardings are part of the types: what is sliced is known to be the same on every device of the group.
     """
-    if not is_move(node.what) or not is_move(node.nodes[0].what):
+    move = last_move(node)
+    before = last_move(move[-1].nodes[0]) if move else ()
+    if not before:
         return None
-    before = node.nodes[0]
-    (kept,) = before.nodes
+    (kept,) = before[-1].nodes
     steps = move_steps(_there(kept), _there(node), node.type.shape, node.type.dtype)
     if kept in rewriter.gone:
         return None
-    alone = rewriter.once(before) and before not in rewriter.needed
-    spared = (node, before) if alone else (node,)
+    spared = [node]
+    for other in (*move[1:], *before):  # what nothing else reads
+        if not rewriter.once(other) or other in rewriter.needed:
+            break
+        spared.append(other)
     if _cost(steps) >= _cost([x.what for x in spared]):
         return None
     rewriter.needed.add(kept)
-    if alone:
-        rewriter.gone.add(before)
+    rewriter.gone.update(spared[1:])
     return stepped(rewriter.graph, rewriter.made[kept], steps, node.source)
 
 
@@ -219,8 +222,9 @@ def _greedy(program: Program) -> list[Node]:
 
 def _may_change(node: Node) -> bool:
     """Whether a rewriting pass could look twice at a node: a move of a moved value, or a sum of reduced ones."""
-    if is_move(node.what):
-        return is_move(node.nodes[0].what)
+    move = last_move(node)
+    if move:
+        return bool(last_move(move[-1].nodes[0]))
     return node.op in REDUCING and len(node.nodes) == 2 and all(map(_is_all_reduce, node.nodes))
 
 

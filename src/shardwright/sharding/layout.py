@@ -8,7 +8,7 @@ All sizes and offsets for cutting and joining are computed here, once per (shard
 import itertools
 import math
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,16 +46,36 @@ class DimLayout(NamedTuple):
         return not self.cuts and self.local == self.block
 
     @property
+    def dtype(self) -> "np.dtype[Any]":
+        """What offsets are counted in: Python's integers where those of a machine are too small."""
+        return np.dtype(object if self.size >= 2**61 else np.int64)
+
+    @property
     def offsets(self) -> Ints:
         """Where each shard begins, followed by the size of the dim."""
+        return np.asarray(self.cuts, self.dtype) if self.cuts else self.block_starts(np.arange(self.parts + 1))
+
+    def block_starts(self, shard: Ints) -> Ints:
+        """Where default blocks begin, by arithmetic alone; number `parts` begins at the end of the dim."""
+        return np.minimum(shard.astype(self.dtype) * self.block, self.size)
+
+    def owners(self, rows: Ints) -> Ints:
+        """The shards that rows of the dim belong to."""
         if self.cuts:
-            return np.asarray(self.cuts, dtype=np.int64)
-        return np.minimum(np.arange(self.parts + 1, dtype=np.int64) * self.block, self.size)
+            return np.searchsorted(self.offsets, rows, side="right") - 1
+        return rows // max(self.block, 1)
 
     @property
     def sizes(self) -> Ints:
         """The rows of each shard, without halo."""
         return np.diff(self.offsets)
+
+    @property
+    def distinct_sizes(self) -> set[int]:
+        """The sizes that shards have, without halo; empty shards may be left out."""
+        if self.cuts:
+            return {b - a for a, b in itertools.pairwise(self.cuts)}
+        return {self.block, self.size % max(self.block, 1)}
 
     def bounds(self, shard: int) -> tuple[int, int]:
         """Where one shard begins and ends."""
