@@ -90,7 +90,7 @@ def over_slow_links() -> None:
     report("predicted time of gathering 1 GiB over a slow outer axis", plan.time * 1e3, 18, "ms")
 
     def make(number: int) -> Callable[[], object]:
-        mesh = sw.Mesh(node=4, g=8, links={"node": sw.Link(bandwidth=12.5e9 + number)})
+        mesh = sw.Mesh(node=4, g=8, links={"node": sw.Link(bandwidth=12.5e9 + 1 + number)})
         return lambda: sw.plan_reshard((2**28,), np.float32, mesh, P(("node", "g")), P())
 
     report("its plan", cold(make), 1, "ms")

@@ -43,7 +43,8 @@ class Change:
 
     def __init__(self, source: Sharding, target: Sharding, dtype: "np.dtype[Any] | None" = None) -> None:
         self.mesh: Mesh = source.mesh
-        self._products: dict[tuple[str, ...], int] = {}  # searches ask for the same ones by the thousand
+        self._sizes: dict[str, int] = {}  # searches ask for the same ones by the thousand
+        self._products: dict[tuple[str, ...], int] = {}
         self._found: dict[bool, list[list[Hop]]] = {}
         everything = (*source.axes, *target.axes)
         self.possible = self.mesh.share_a_cut(everything)  # halves and thirds of one axis have no common pieces
@@ -63,7 +64,10 @@ class Change:
 
     def size(self, piece: str) -> int:
         """The devices along a piece."""
-        return self.mesh.axis(piece).size
+        found = self._sizes.get(piece)
+        if found is None:
+            found = self._sizes[piece] = self.mesh.axis(piece).size
+        return found
 
     def product(self, pieces: Sequence[str]) -> int:
         """The devices along pieces."""
