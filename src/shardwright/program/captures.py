@@ -80,9 +80,7 @@ def captured(function: Any, arrays: Sequence[Array]) -> list[Captured]:
         seen.add(id(at))
         if _is_library(at):
             continue
-        if (
-            type(at).__module__.partition(".")[0] == "shardwright"
-        ):  # our own memory is no way, a jitted function's code is
+        if type(at).__module__.partition(".")[0] == "shardwright":  # skip our own caches; search the wrapped function
             queue += ((inner.follow(), inner) for inner in _roots(getattr(at, "function", None)))
             queue.append((getattr(at, "__self__", None), Way(functools.partial(getattr, at, "__self__", None), ())))
             continue
