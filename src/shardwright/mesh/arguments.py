@@ -128,7 +128,7 @@ def checked_device(device: object, engine: str) -> str:
     if isinstance(device, int | np.integer):
         raise MeshError(
             f"device={device} is not a device such as 'cpu' or 'cuda'; an axis of this name is written "
-            f"Mesh({{\"device\": {device}}})."
+            f'Mesh({{"device": {device}}}).'
         )
     if not isinstance(device, str) or not device:
         raise MeshError(f"device is {device!r}; give the name that torch has for it, such as 'cpu' or 'cuda'.")
