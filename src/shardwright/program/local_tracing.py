@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.arrays import Array, PerDevice, host_array, joined_layout, same_mesh
 from shardwright.collectives import AllGather, AllReduce, Broadcast, Collective, Recv, Scatter, Send
 from shardwright.eager import source_line
-from shardwright.errors import ArrayError, CollectiveError, TraceError
+from shardwright.errors import ArrayError, TraceError
 from shardwright.mesh import Mesh, overlap
 from shardwright.plan import Each, FromLocal, LocalShapes, LocalStep, ToLocal
 from shardwright.program.node import Node, Type
@@ -198,7 +198,7 @@ class LocalTrace:
                 return v
             expected = v
             v, collective = boxes.match(mesh, bound)
-            _check_ends(LocalStep(collective, v.shapes, v.dtype), expected)
+            LocalStep(collective, v.shapes, v.dtype).check_ends(expected.shapes, expected.dtype)
         else:
             boxes.check(mesh, f"before {collective.name}")
         for shape in dict.fromkeys(v.shapes.shapes):
@@ -253,19 +253,6 @@ def _without(mesh: Mesh, axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[
         pieces = dict.fromkeys(mesh.cut(tuple(own), by=(*own, *other)))
         result += [a for a in pieces if not any(overlap(mesh.axis(a), mesh.axis(b)) for b in other)]
     return tuple(result)
-
-
-def _check_ends(step: LocalStep, expected: TracedLocal) -> None:
-    """Refuse a transfer whose receiver expects another shape or dtype than was sent."""
-    for place in range(step.mesh.size if len({*step.shapes.shapes, *expected.shapes.shapes}) > 1 else 1):
-        came = [message.sender for message in step.messages(place)]
-        shapes = step.shapes.at(came[0]) if came else (), expected.shapes.at(place) if came else ()
-        if shapes[0] != shapes[1] or step.dtype != expected.dtype:
-            ((source, destination),) = step.collective.pairs
-            raise CollectiveError(
-                f"recv expects {expected.dtype} of shape {shapes[1]}, but source {source} sent {step.dtype} of shape "
-                f"{shapes[0]} to {destination} over {step.axes}. Both ends must agree."
-            )
 
 
 def _copied(value: Any) -> Any:

@@ -143,12 +143,28 @@ class Reports:
 
     # -- errors -------------------------------------------------------------------------------------------------------
 
-    def diverged(self, counts: Sequence[tuple[int, int]], what: str) -> CoherenceError:
-        """The error for processes whose calls differ; all of them see the same counts and digests."""
+    def diverged(self, counts: Sequence[tuple[int, int]], what: str, detail: Sequence[str] = ()) -> CoherenceError:
+        """The error for processes whose calls differ; all of them see the same counts and digests. `detail` has the steps of a
+        program that is about to run."""
         blamed = _minority(counts)
+        if detail:
+            self._store.set(f"shardwright/program/{self.rank}", json.dumps(detail))
         self._failed(blamed)
         reports = self._after(lambda found: all(r is None or r.status != "running" for r in found), SILENCE)
-        return self._ends(blamed, f"{self._first_difference(blamed, reports)} Compared before {what}.")
+        told = self._first_difference(blamed, reports) + self._first_step(blamed, detail)
+        return self._ends(blamed, f"{told} Compared before {what}.")
+
+    def _first_step(self, blamed: Sequence[int], detail: Sequence[str]) -> str:
+        """Where the programs of two processes differ."""
+        good = next(rank for rank in range(self.size) if rank not in blamed)
+        if not detail or not all(self._store.check([f"shardwright/program/{rank}"]) for rank in (good, blamed[0])):
+            return ""
+        ours, theirs = (json.loads(self._store.get(f"shardwright/program/{rank}")) for rank in (good, blamed[0]))
+        at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+        other, mine = (steps[at] if at < len(steps) else "nothing more" for steps in (theirs, ours))
+        if other == mine:
+            return ""
+        return f" Step {at} of its program is\n  {other}\nand of rank {good}'s\n  {mine}\n"
 
     def lost(self, cause: BaseException, what: str) -> CoherenceError:
         """The error for a collective that did not end: who is gone, or has gone another way."""
