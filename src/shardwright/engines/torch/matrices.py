@@ -96,7 +96,7 @@ def _raising(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*operands: Any, **options: Any) -> Any:
         try:
             return function(*operands, **options)
-        except torch.linalg.LinAlgError as error:
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
             raise np.linalg.LinAlgError(str(error)) from error
 
     return run
