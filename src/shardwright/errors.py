@@ -25,6 +25,20 @@ class EngineError(ShardwrightError, ValueError):
     """An engine that is unknown, not installed, or given data it can't hold."""
 
 
+class CoherenceError(ShardwrightError, RuntimeError):
+    """Processes that should make the same calls do not: one was killed, has raised, or has gone another way.
+
+    `ranks` are the processes to blame, as far as that is known.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.args[0], self.ranks)
+
+
 class ArrayError(ShardwrightError, ValueError):
     """An Array or a PerDevice that is made or used in an invalid way."""
 

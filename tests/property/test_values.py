@@ -17,7 +17,7 @@ NAMES = st.one_of(
     st.text(st.characters(exclude_characters=":@,+/~{}[]() \t\n"), min_size=1, max_size=4),
     st.sampled_from(keyword.kwlist),
     st.sampled_from(
-        ["devices", "engine", "links", "shape", "axis_names", "self", "cls", "sizes", "__debug__", "match"]
+        ["devices", "engine", "device", "timeout", "links", "shape", "axis_names", "self", "sizes", "__debug__", "match"]
     ),
 )
 LINKS = st.builds(
@@ -43,7 +43,9 @@ def any_meshes(draw):
         | st.lists(st.integers(0, 2**63 - 1), min_size=count, max_size=count, unique=True)
     )
     links = draw(st.none() | LINKS | st.dictionaries(st.sampled_from(names), LINKS))
-    return sw.Mesh(sizes, devices=ids, engine=draw(st.sampled_from(["numpy", "literal", "it's"])), links=links)
+    engine, device = draw(st.sampled_from([("numpy", "cpu"), ("literal", "cpu"), ("it's", "cpu"), ("torch", "cuda")]))
+    timeout = draw(st.none() | st.floats(0.1, 100))
+    return sw.Mesh(sizes, devices=ids, engine=engine, device=device, timeout=timeout, links=links)
 
 
 def read_back(value):
@@ -63,10 +65,11 @@ def test_a_mesh_reads_back(mesh):
 @settings(max_examples=200)
 @given(mesh=any_meshes(), link=LINKS)
 def test_every_part_of_a_mesh_shows(mesh, link):
-    parts = {"devices": list(mesh.device_ids), "engine": mesh.engine, "links": mesh.links}
+    parts = {"devices": list(mesh.device_ids), "engine": mesh.engine, "device": mesh.device, "links": mesh.links}
     others = [
         sw.Mesh(mesh.sizes, **{**parts, "devices": [*mesh.device_ids][::-1]}),
         sw.Mesh(mesh.sizes, **{**parts, "engine": "another"}),
+        sw.Mesh(mesh.sizes, **{**parts, "engine": "torch", "device": "cuda:1"}),
         sw.Mesh(mesh.sizes, **{**parts, "links": {**mesh.links, mesh.axis_names[-1]: link}}),
         sw.Mesh({**mesh.sizes, mesh.axis_names[0]: 2 * mesh.shape[0]}),
         sw.Mesh({"another": 1, **mesh.sizes}, **parts),

@@ -361,6 +361,10 @@ class JaxSpace:
     def __getattr__(self, name):
         return getattr(self.jax.numpy, name)
 
+    @staticmethod
+    def dtype(x):
+        return np.dtype(x.dtype)
+
     def make_complex(self, real, imag):
         return self.jax.lax.complex(*self.jax.numpy.broadcast_arrays(real, imag))
 

@@ -14,9 +14,8 @@ from shardwright.arrays.per_device import PerDevice, same_mesh
 from shardwright.arrays.shards import Shard, Shards
 from shardwright.collectives import AllReduce, Collective, ReduceScatter, UpdateHalo
 from shardwright.eager import Held, operator_method, operators, unary
-from shardwright.engines import engine_named
+from shardwright.engines import engine_of
 from shardwright.errors import ArrayError
-from shardwright.kernels.call import padding_mask
 from shardwright.mesh import Mesh
 from shardwright.plan import relabelled
 from shardwright.sharding import Layout, P, Sharding, check_partial, layout_of
@@ -339,7 +338,7 @@ def shard(host: object, mesh: "Mesh | Sharding", spec: "P | Sharding | None" = N
     layout = layout_of(sharding, whole.shape)
     if copy and not isinstance(host, list | tuple):  # of lists it is a copy already
         whole = own_copy(whole)
-    return Array.of(layout, engine_named(layout.mesh.engine).put(whole, layout))
+    return Array.of(layout, engine_of(layout.mesh).put(whole, layout))
 
 
 def replicate(host: object, mesh: Mesh, *, copy: bool = True) -> Array:
@@ -381,31 +380,10 @@ def from_shards(
     tensors = [host_array(value.data if isinstance(value, Shard) else value) for value in shards or ()]
     layout = _layout_from(sharding, tensors, shape)
     check_partial(sharding, tensors[0].dtype, ArrayError)
+    engine = engine_of(layout.mesh)
     if layout.lane_shape != layout.full_shape:  # some devices must hold the same
-        data = np.zeros((*layout.full_shape, *layout.local_shape), tensors[0].dtype)
-        for place, tensor in zip(np.ndindex(*layout.full_shape), tensors, strict=True):
-            data[(*place, *map(slice, tensor.shape))] = tensor
-        same_where_shared(data, layout, "from_shards")
-    return Array.of(layout, engine_named(layout.mesh.engine).assemble(tensors, layout))
-
-
-def same_where_shared(data: NDArray[Any], layout: Layout, name: str) -> None:
-    """Refuse tensors of all devices, in lanes, that differ where the layout says devices hold the same."""
-    shared = [i for i, n in enumerate(layout.lane_shape) if n == 1 and data.shape[i] > 1]
-    if not shared:
-        return
-    first = data[tuple(slice(0, 1) if i in shared else slice(None) for i in range(data.ndim))]
-    alike = (data == first) | ((data != data) & (first != first))  # NaN is the same as NaN here
-    real = padding_mask(layout, range(len(layout.shape)))
-    if real is not None:
-        alike |= ~real
-    if not bool(alike.all()):
-        axes = ", ".join(repr(layout.lanes[i]) for i in shared)
-        count = data.size - int(np.count_nonzero(alike))
-        raise ArrayError(
-            f"{name}: {layout.sharding} says devices along {axes} hold the same, but {count} of {data.size} elements "
-            f"differ from the first device's. Name the axis in a dim, make it partial, or broadcast the values first."
-        )
+        engine.check_shared(engine.view(layout.mesh, tensors), layout, "from_shards")
+    return Array.of(layout, engine.assemble(tensors, layout))
 
 
 def _layout_from(sharding: Sharding, tensors: list[NDArray[Any]], shape: tuple[int, ...] | None) -> Layout:

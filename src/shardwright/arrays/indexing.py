@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.eager import Held, apply, auto_spec, find, taped
-from shardwright.engines import engine_named
+from shardwright.engines import engine_of
 from shardwright.errors import OperationError
 from shardwright.ops import Attrs, RowMap
 from shardwright.plan import element_step
@@ -117,7 +117,7 @@ def index_array(name: str, indices: Any, what: str = "indices") -> Any:
 def held_like(x: Any, data: Any, sharding: Sharding | None = None) -> Any:
     """A host result as an array of x's kind on x's mesh."""
     layout = layout_of(sharding or Sharding(x.mesh, auto_spec(np.shape(data), x.mesh)), np.shape(data))
-    return type(x).of(layout, engine_named(x.mesh.engine).put(np.asarray(data), layout))
+    return type(x).of(layout, engine_of(x.mesh).put(np.asarray(data), layout))
 
 
 def is_array(entry: Any) -> bool:
@@ -222,7 +222,7 @@ def _everywhere(x: Any, dims: list[int]) -> Any:
 def _element(x: Any, place: list[int]) -> Any:
     """One element, on every device: its owners broadcast it, and summands are reduced."""
     step = element_step(x.sharding, x.shape, x.dtype, tuple(place))
-    made = type(x).of(step.there, engine_named(x.mesh.engine).step(step, x.data)).reduced()
+    made = type(x).of(step.there, engine_of(x.mesh).step(step, x.data)).reduced()
     return apply("reshape", (made,), Attrs(shape=()))
 
 

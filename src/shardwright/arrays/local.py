@@ -1,17 +1,17 @@
 """`shard_map`: from the global view to the local one and back."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from shardwright.arrays.array import Array, as_sharding, same_where_shared, shard
+from shardwright.arrays.array import Array, as_sharding, shard
 from shardwright.arrays.per_device import PerDevice, same_mesh
-from shardwright.engines import engine_named
-from shardwright.engines.lanes import relane, spread
+from shardwright.engines import engine_of
 from shardwright.errors import ArrayError, TreeError
 from shardwright.mesh import Mesh
+from shardwright.plan import LocalShapes
 from shardwright.sharding import Layout, P, Sharding, check_partial, layout_of
 from shardwright.trees import flatten, unflatten, with_prefix
 
@@ -51,7 +51,7 @@ def shard_map(fn: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any)
 def _sends(local: Any, mesh: Mesh) -> Any:
     """Who keeps open sends: the trace that is recording, or the engine."""
     traced = next((v for v in flatten(local)[0] if isinstance(v, PerDevice) and v.traces), None)
-    return engine_named(mesh.engine) if traced is None else traced.recorder()  # type: ignore[attr-defined]
+    return engine_of(mesh) if traced is None else traced.recorder()  # type: ignore[attr-defined]
 
 
 def _map_prefix(function: Callable[[Any, Any], Any], prefix: Any, tree: Any) -> Any:
@@ -86,22 +86,22 @@ def _to_array(v: object, mesh: Mesh, spec: Any) -> Array:
     if v.traces:
         return v.to_array(sharding)  # type: ignore[attr-defined]  # of a traced value
     if len(sharding.dims) > v.ndim:
-        sharding.for_shape(v.lanes.local_shape)  # raises: the spec is longer than the rank
-    lanes = relane(v.lanes, mesh.lanes(sharding.axes))
-    used = [i for i, axis in enumerate(lanes.axes) if axis in sharding.axes]
-    lanes = spread(lanes, used)
-    layout = joined_layout(sharding, [lanes.sizes(dim) for dim in range(v.ndim)], lanes.axes)
+        sharding.for_shape(v.local_shapes.largest)  # raises: the spec is longer than the rank
+    layout, engine = joined_layout(sharding, v.local_shapes), engine_of(mesh)
     check_partial(sharding, v.dtype, ArrayError)
-    same_where_shared(lanes.data, layout, "shard_map")
-    return Array.of(layout, engine_named(mesh.engine).from_lanes(lanes, layout))
+    engine.check_shared(v.lanes, layout, "shard_map")
+    return Array.of(layout, engine.from_lanes(v.lanes, layout))
 
 
-def joined_layout(sharding: Sharding, sizes: Sequence[Any], lanes: tuple[str, ...]) -> Layout:
-    """The layout of the array whose shards have some sizes, given for each dim over lanes."""
+def joined_layout(sharding: Sharding, shapes: LocalShapes) -> Layout:
+    """The layout of the array whose shards have some shapes."""
     mesh = sharding.mesh
+    lanes = mesh.lanes(sharding.axes)
     full = [mesh.axis(lane).size for lane in lanes]
+    table = np.array(shapes.shapes, np.int64).reshape(len(shapes.shapes), -1)
     shape, offsets = [], {}
-    for dim, own in enumerate(sizes):
+    for dim in range(table.shape[1]):
+        own = table[:, dim].reshape(full if len(table) > 1 else [1] * len(full))
         axes = sharding.dims[dim] if dim < len(sharding.dims) else ()
         splits = [lanes.index(axis) for axis in axes]
         low, high = sharding.halo_of(dim) if axes else (0, 0)

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from shardwright.arrays.hosts import host_array
 from shardwright.collectives import Collective
-from shardwright.engines import Engine, Lanes, engine_named
-from shardwright.engines.lanes import aligned, common_extents, lanes_from, stack, tensor_at
+from shardwright.engines import Engine, engine_of
 from shardwright.errors import ArrayError
 from shardwright.mesh import Axes, Mesh
+from shardwright.plan import LocalShapes
 from shardwright.sharding import dtype_name
 
 
@@ -46,66 +46,69 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
                     f"{tensors[0].shape}, value {place} is {tensor.dtype} of shape {tensor.shape}. Make them alike, or "
                     f"use sw.from_shards for the uneven shards of one tensor."
                 )
-        self._lanes = stack(mesh, tensors)
+        self._lanes = engine_of(mesh).view(mesh, tensors)
 
     @classmethod
-    def of(cls, lanes: Lanes) -> "PerDevice":
-        """A PerDevice from tensors that an engine holds in lanes."""
+    def of(cls, lanes: Any) -> "PerDevice":
+        """A PerDevice from tensors that an engine holds."""
         self = object.__new__(cls)
         self._lanes = lanes
         return self
 
     @property
-    def lanes(self) -> Lanes:
-        """The tensors as the engine holds them."""
+    def lanes(self) -> Any:
+        """The tensors as the engine holds them: in lanes, or this process's own."""
         return self._lanes
+
+    @property
+    def local_shapes(self) -> LocalShapes:
+        """The shapes of the devices' tensors."""
+        shapes: LocalShapes = self._lanes.local_shapes
+        return shapes
 
     @property
     def mesh(self) -> Mesh:
         """The mesh whose devices hold the tensors."""
-        return self._lanes.mesh
+        mesh: Mesh = self._lanes.mesh
+        return mesh
 
     @property
     def dtype(self) -> "np.dtype[Any]":
         """The dtype of every device's tensor."""
-        return self._lanes.data.dtype
+        dtype: np.dtype[Any] = self._lanes.dtype
+        return dtype
 
     @property
     def ndim(self) -> int:
         """The number of dims of every device's tensor."""
-        return self._lanes.ndim
+        ndim: int = self._lanes.ndim
+        return ndim
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of every device's tensor; raises ArrayError if the shapes differ."""
-        shapes = self._lanes.shapes()
+        shapes: list[tuple[int, ...]] = self._lanes.shapes()
         if len(shapes) > 1:
             raise ArrayError(f"The devices hold tensors of different shapes, {shapes}; use .values() to see each.")
         return shapes[0]
 
     def values(self) -> list[NDArray[Any]]:
-        """The tensors in the order of the devices; read-only views."""
+        """The tensors in the order of the devices; read-only views. Over several processes a collective, as all reads."""
         self._engine.check_sends(self.mesh, "before its tensors are read")
-        return [self._at(coords) for coords in np.ndindex(*self._lanes.full_shape)]
+        return [_read_only(tensor) for tensor in self._engine.values(self._lanes)]
 
     def __getitem__(self, device: int | Sequence[int]) -> NDArray[Any]:
         """The tensor of one device, by coordinates or by id."""
         self._engine.check_sends(self.mesh, "before its tensors are read")
         coords = self.mesh.coords(int(device)) if isinstance(device, int | np.integer) else device
-        place = self.mesh.position(self.mesh.index(coords))
-        return self._at(tuple(int(n) for n in np.unravel_index(place, self._lanes.full_shape)))
+        return _read_only(self._engine.value(self._lanes, self.mesh.position(self.mesh.index(coords))))
 
     def __iter__(self) -> Any:
         return iter(self.values())
 
-    def _at(self, coords: tuple[int, ...]) -> NDArray[Any]:
-        result = tensor_at(self._lanes, coords)
-        result.flags.writeable = False
-        return result
-
     @property
     def _engine(self) -> Engine:
-        return engine_named(self.mesh.engine)
+        return engine_of(self.mesh)
 
     def apply_collective(self, collective: Collective) -> "PerDevice":
         """Run a collective on these tensors; see `shardwright.collectives`."""
@@ -128,8 +131,12 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
         traced: Any = next((other for other in others if other.traces), None)
         if traced is not None:
             return traced.record_map(function, (self, *others))
-        rows = zip(self.values(), *(other.values() for other in others), strict=True)
-        return PerDevice.of(stack(self.mesh, [host_array(function(*row)) for row in rows]))
+        self._engine.check_sends(self.mesh, "before its tensors are read")
+
+        def one(*tensors: NDArray[Any]) -> NDArray[Any]:
+            return host_array(function(*map(_read_only, tensors)))
+
+        return PerDevice.of(self._engine.each(one, [self._lanes, *(other._lanes for other in others)]))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         out = (options.pop("out", None) or (None,))[0]
@@ -140,18 +147,23 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
             if out is self:
                 self._lanes = result._lanes
             return result
-        operands = [x if isinstance(x, PerDevice) else _everywhere(self.mesh, x) for x in inputs]
-        for operand in operands:
-            same_mesh(self.mesh, operand.mesh)
-        lanes = aligned([operand._lanes for operand in operands])
-        extents = common_extents(lanes, ufunc.__name__)
-        results = ufunc(*(x if np.isscalar(x) else v.data for x, v in zip(inputs, lanes, strict=True)), **options)
-        if isinstance(results, tuple):
-            return tuple(PerDevice.of(lanes_from(self.mesh, lanes[0].axes, r, extents)) for r in results)
-        result = PerDevice.of(lanes_from(self.mesh, lanes[0].axes, results, extents))
+        given = []
+        for x in inputs:
+            if isinstance(x, PerDevice):
+                same_mesh(self.mesh, x.mesh)
+            given.append(
+                x._lanes
+                if isinstance(x, PerDevice)
+                else x
+                if np.isscalar(x)
+                else self._engine.everywhere(self.mesh, host_array(x))
+            )
+        results = tuple(map(PerDevice.of, self._engine.elementwise(ufunc, given, options)))
+        if len(results) > 1:
+            return results
         if out is None:
-            return result
-        self._lanes = result._lanes  # v += 1: the variable gets a new value
+            return results[0]
+        self._lanes = results[0]._lanes  # v += 1: the variable gets a new value
         return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -193,10 +205,10 @@ def same_mesh(a: Mesh, b: Mesh) -> None:
         )
 
 
-def _everywhere(mesh: Mesh, value: object) -> PerDevice:
-    tensor = host_array(value)
-    data = tensor.reshape((*(1,) * len(mesh.axis_names), *tensor.shape))
-    return PerDevice.of(Lanes(mesh, mesh.axis_names, data, (None,) * tensor.ndim))
+def _read_only(tensor: NDArray[Any]) -> NDArray[Any]:
+    result = tensor.view()
+    result.flags.writeable = False
+    return result
 
 
 def process_index(mesh: Mesh) -> PerDevice:
@@ -205,7 +217,7 @@ def process_index(mesh: Mesh) -> PerDevice:
     >>> [int(place) for place in process_index(Mesh(x=2, y=2)).values()]
     [0, 1, 2, 3]
     """
-    return PerDevice.of(Lanes(mesh, mesh.axis_names, np.arange(mesh.size).reshape(mesh.shape), ()))
+    return PerDevice(mesh, np.arange(mesh.size))
 
 
 def process_coords(mesh: Mesh, axes: Axes = ()) -> PerDevice:
@@ -216,7 +228,5 @@ def process_coords(mesh: Mesh, axes: Axes = ()) -> PerDevice:
     """
     named = mesh.group_axes(axes) or mesh.axis_names
     lanes = mesh.lanes(named)
-    full = [mesh.axis(lane).size for lane in lanes]
-    grids = np.indices(full)
-    data = np.stack([grids[lanes.index(axis)] for axis in named], axis=-1)
-    return PerDevice.of(Lanes(mesh, lanes, data, (None,)))
+    grids = np.indices([mesh.axis(lane).size for lane in lanes])
+    return PerDevice(mesh, np.stack([grids[lanes.index(axis)].ravel() for axis in named], axis=-1))

@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.engines import engine_named
+from shardwright.engines import engine_of
 from shardwright.sharding import Layout
 
 
@@ -25,7 +25,7 @@ class Shard:
     @property
     def data(self) -> NDArray[Any]:
         """The device's tensor, read-only: padding removed, halos included, of a partial value its summand."""
-        engine = engine_named(self._layout.mesh.engine)
+        engine = engine_of(self._layout.mesh)
         result = engine.shard(self._data, self._layout, self._place).view()
         result.flags.writeable = False
         return result

@@ -20,7 +20,7 @@ from typing import Any
 from shardwright.caches import MIB, Cache
 from shardwright.eager.dynamic import found
 from shardwright.eager.held import Held, changing
-from shardwright.engines import Engine, engine_named
+from shardwright.engines import Engine, engine_of
 from shardwright.errors import ArrayError, ImplicitGatherError, ImplicitGatherWarning, OperationError
 from shardwright.ops import NO_ATTRS, OPS, Attrs
 from shardwright.plan import ImplicitGather, Local, OperationPlan, common_mesh, make_plan, plan_operation, scales_safely
@@ -110,15 +110,15 @@ class Ready:
         self.plan = plan
         self.results = plan.results
         self.gathers = plan.gathers
-        self.engine = engine_named(plan.problem.mesh.engine)
-        # On engines that fuse, an operation on whole tensors; where it leaves summands, these are made when they are looked at.
+        self.engine = engine_of(plan.problem.mesh)
+        # The operation as one function. On engines that fuse it is one of whole tensors; where it leaves summands, these are
+        # made when they are looked at.
         partial, several = any(layout.partial_lanes for layout in plan.results), len(plan.results) > 1
-        halos = any(layout.sharding.halo for layout in plan.given)
-        fuses = self.engine.fuses and not halos and not (partial and several)
-        self.whole = self.engine.operation(plan) if fuses else None  # type: ignore[attr-defined]
-        self.lazy = fuses and partial
-        totals = any(layout.partial_lanes for layout in plan.given)
-        self.plain = self.whole if not (partial or several or totals or self.gathers) else None
+        fuses, halos = self.engine.fuses, any(layout.sharding.halo for layout in plan.given)
+        self.whole = None if fuses and (halos or (partial and several)) else self.engine.operation(plan)
+        self.lazy = fuses and partial and self.whole is not None
+        totals = fuses and (partial or any(layout.partial_lanes for layout in plan.given))
+        self.plain = self.whole if not (several or totals or self.gathers) else None
 
 
 _ready: Cache[Any, Ready] = Cache(limit=64 * MIB, size=lambda ready: 1000 + ready.plan.footprint)
@@ -199,7 +199,10 @@ def _results(ready: Ready, operands: Sequence[Any], cls: type[Held]) -> Any:
     if whole is not None:
         if ready.lazy:
             return _deferred(ready, [x.again() if isinstance(x, Held) else x for x in operands], cls)
-        made = whole(*[x.total() if isinstance(x, Held) else x for x in operands])
+        if engine.fuses:
+            made = whole(*[x.total() if isinstance(x, Held) else x for x in operands])
+        else:
+            made = whole(*[x.data if isinstance(x, Held) else x for x in operands])
         if len(plan.results) == 1:
             return cls.of(plan.results[0], made)
     else:
@@ -248,7 +251,7 @@ def make(cls: type[Held], name: str, sharding: Sharding, shape: tuple[int, ...],
     if trace is not None:
         return trace.make(name, sharding, shape, attrs)
     local = make_plan(name, sharding, shape, attrs.key)
-    (data,) = engine_named(sharding.mesh.engine).local(local, ())
+    (data,) = engine_of(sharding.mesh).local(local, ())
     made = cls.of(local.results[0], data)
     wanted = layout_of(sharding, shape)
     return made if wanted is made.layout else cls.of(wanted, made.placed(wanted))

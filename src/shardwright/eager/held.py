@@ -2,17 +2,20 @@
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.engines import Engine, Lanes, engine_named
+from shardwright.engines import Engine, Lanes, engine_of
 from shardwright.errors import ArrayError, TraceError
 from shardwright.mesh import Mesh
-from shardwright.sharding import Layout, Sharding, describe, layout_of
+from shardwright.sharding import Layout, Sharding, as_dtype, describe, layout_of
 
 changing: ContextVar[bool] = ContextVar("changing", default=True)  # False while a program is traced
+
+_numpys = lru_cache(as_dtype)  # the dtype of an engine's own arrays
 
 
 class Deferred:
@@ -58,7 +61,8 @@ class Held:
         self = object.__new__(cls)
         self._layout = layout
         self._data = data
-        self._dtype = data.dtype
+        dtype = data.dtype
+        self._dtype = dtype if isinstance(dtype, np.dtype) else _numpys(dtype)
         return self
 
     @classmethod
@@ -67,7 +71,7 @@ class Held:
         self = object.__new__(cls)
         self._layout = layout
         self._data = None
-        self._dtype = total.dtype
+        self._dtype = total.dtype if isinstance(total.dtype, np.dtype) else _numpys(total.dtype)
         self._later = Deferred(total, summands, waiting)
         return self
 
@@ -198,7 +202,7 @@ class Held:
 
     @property
     def _engine(self) -> Engine:
-        return engine_named(self._layout.mesh.engine)
+        return engine_of(self._layout.mesh)
 
     def placed(self, target: Layout) -> Any:
         """The shards as another layout has them."""

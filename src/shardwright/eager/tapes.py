@@ -131,7 +131,7 @@ def _tape_of(seen: Sequence[tuple[Ready, Sequence[Any], Any]], arrays: Sequence[
         known.setdefault(id(x._data), number)
     lines: list[tuple[Any, list[Any]]] = []
     for ready, operands, made in seen:
-        if ready.whole is None or not isinstance(made, Held):
+        if ready.whole is None or not ready.engine.fuses or not isinstance(made, Held):
             return None
         inputs: list[Any] = []
         for x in operands:

@@ -1,23 +1,43 @@
 """Engines: what holds shards and runs steps. They are loaded when first asked for."""
 
-from functools import cache
+from importlib.util import find_spec
 
 from shardwright.engines.lanes import Lanes
 from shardwright.engines.literal import Literal, Tally
 from shardwright.engines.protocol import Engine
 from shardwright.engines.stacked import Stacked
 from shardwright.errors import EngineError
+from shardwright.mesh import Mesh
 
-__all__ = ["ENGINES", "Engine", "Lanes", "Literal", "Stacked", "Tally", "engine_named"]
+__all__ = ["ENGINES", "Engine", "Lanes", "Literal", "Stacked", "Tally", "engine_named", "engine_of"]
 
-ENGINES = ("numpy", "literal")
+ENGINES = ("numpy", "literal", "torch")
+
+_engines: dict[tuple[str, str], Engine] = {}
 
 
-@cache
-def engine_named(name: str) -> Engine:
-    """The engine of a mesh, by its name."""
+def engine_of(mesh: Mesh) -> Engine:
+    """The engine that holds the arrays of a mesh."""
+    found = _engines.get((mesh.engine, mesh.device))
+    return engine_named(mesh.engine, mesh.device) if found is None else found
+
+
+def engine_named(name: str, device: str = "cpu") -> Engine:
+    """The engine of a name and device; made at first use."""
+    if (name, device) not in _engines:
+        _engines[name, device] = _made(name, device)
+    return _engines[name, device]
+
+
+def _made(name: str, device: str) -> Engine:
     if name == "numpy":
         return Stacked()
     if name == "literal":
         return Literal()
+    if name == "torch":
+        if find_spec("torch") is None:
+            raise EngineError("The engine 'torch' needs PyTorch: pip install 'shardwright[torch]'.")
+        from shardwright.engines.torch import make_engine
+
+        return make_engine(device)
     raise EngineError(f"There is no engine {name!r}. Use one of {', '.join(map(repr, ENGINES))}.")

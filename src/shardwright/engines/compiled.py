@@ -1,4 +1,5 @@
-"""Code as one generated Python function on a stacked engine's arrays, with nothing to decide any more."""
+"""Code as one generated Python function, a line an instruction, with nothing to decide any more; on stacked engines a line an
+operation."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -61,8 +62,8 @@ def compiled(engine: StackedEngine, code: Code) -> Runner:
     ]
     partial.update(slot for slot, _ in given)
     if _shows_summands(code) or not partial.isdisjoint(code.outputs) or any(at.sharding.halo for _, at in given):
-        return _Compiler(engine, totals=False).function(code)
-    run = _Compiler(engine, totals=True).function(code)
+        return _Stacked(engine, totals=False).function(code)
+    run = _Stacked(engine, totals=True).function(code)
     if not given:
         return run
     sums = [(code.inputs.index(slot), at) for slot, at in given]
@@ -102,11 +103,11 @@ def _partial_outputs(line: Instruction) -> list[Slot]:
     return []
 
 
-class _Compiler:
-    """Writes the function of a code. With `totals` partial values are carried as what they come to."""
+class Compiler:
+    """Writes the function of a code for any engine: a value is let go after its last use."""
 
-    def __init__(self, engine: StackedEngine, totals: bool) -> None:
-        self.engine, self.totals = engine, totals
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
 
     def function(self, code: Code) -> Runner:
         """The function of a code."""
@@ -157,39 +158,34 @@ class _Compiler:
 
     def _line(self, line: Instruction, producer: dict[Slot, Instruction]) -> tuple[Runner, tuple[Any, ...]] | None:
         """The function of a line and what it reads; None if it changes nothing."""
-        what, engine = line.what, self.engine
-        if self.totals and line.plan is not None:
-            operands = operands_of(line, producer)
-            if operands is not None:
-                return engine.operation(line.plan), operands
-        if isinstance(what, Step) and not isinstance(what, Fetch | Regroup) and self._is_relabelling(what):
-            return None
         return self._function(line), line.inputs
 
-    def _is_relabelling(self, step: Step) -> bool:
-        plain = step.here.is_plain and step.there.is_plain
-        halo = step.source.halo or step.result.halo
-        return plain or (self.totals and not halo)
+    def _local(self, what: Local) -> Runner:
+        engine = self.engine
+        if len(what.results) == 1:
+            return lambda *data: engine.local(what, data)[0]
+        return lambda *data: engine.local(what, data)
+
+    def _step(self, what: Step) -> Runner:
+        engine = self.engine
+        return lambda data: engine.step(what, data)
+
+    def _fused(self, what: Fused) -> Runner:
+        engine = self.engine
+        return lambda *data: engine.fused(what, data)
+
+    def _scan(self, what: Scan) -> Runner:
+        return scanned(self.engine, what, self.function(what.body))
 
     def _function(self, line: Instruction) -> Runner:
         """The function of one instruction: one result bare, several as a tuple."""
         what, engine = line.what, self.engine
         if isinstance(what, Local):
-            run_local = _with_summands(engine, what) if self.totals else engine.local
-            if len(line.outputs) == 1:
-                return lambda *data: run_local(what, data)[0]
-            return lambda *data: run_local(what, data)
+            return self._local(what)
         if isinstance(what, Fused):
-            pairs = [(step.here, step.there) for step in what.steps]
-            if self.totals:
-                return lambda *data: data
-            return lambda *data: tuple(engine.move(x, a, b) for x, (a, b) in zip(data, pairs, strict=True))
-        if isinstance(what, Fetch) and self.totals:
-            return fetching(what, 0)
-        if isinstance(what, Regroup) and self.totals:
-            return lambda data: data.reshape(what.result_shape)
+            return self._fused(what)
         if isinstance(what, Step):
-            return lambda data: engine.step(what, data)
+            return self._step(what)
         if isinstance(what, ToLocal):
             return lambda data: engine.lanes(data, what.layout)
         if isinstance(what, FromLocal):
@@ -204,10 +200,57 @@ class _Compiler:
         if isinstance(what, While):
             return _while(what, self.function(what.condition), self.function(what.body))
         assert isinstance(what, Scan), what
+        return self._scan(what)
+
+
+class _Stacked(Compiler):
+    """For stacked engines. With `totals` partial values are carried as what they come to."""
+
+    engine: StackedEngine
+
+    def __init__(self, engine: StackedEngine, totals: bool) -> None:
+        super().__init__(engine)
+        self.totals = totals
+
+    def _line(self, line: Instruction, producer: dict[Slot, Instruction]) -> tuple[Runner, tuple[Any, ...]] | None:
+        what, engine = line.what, self.engine
+        if self.totals and line.plan is not None:
+            operands = operands_of(line, producer)
+            if operands is not None:
+                return engine.operation(line.plan), operands
+        if isinstance(what, Step) and not isinstance(what, Fetch | Regroup) and self._is_relabelling(what):
+            return None
+        return self._function(line), line.inputs
+
+    def _is_relabelling(self, step: Step) -> bool:
+        plain = step.here.is_plain and step.there.is_plain
+        halo = step.source.halo or step.result.halo
+        return plain or (self.totals and not halo)
+
+    def _local(self, what: Local) -> Runner:
+        run_local = _with_summands(self.engine, what) if self.totals else self.engine.local
+        if len(what.results) == 1:
+            return lambda *data: run_local(what, data)[0]
+        return lambda *data: run_local(what, data)
+
+    def _fused(self, what: Fused) -> Runner:
+        engine, pairs = self.engine, [(step.here, step.there) for step in what.steps]
+        if self.totals:
+            return lambda *data: data
+        return lambda *data: tuple(engine.move(x, a, b) for x, (a, b) in zip(data, pairs, strict=True))
+
+    def _step(self, what: Step) -> Runner:
+        if isinstance(what, Fetch) and self.totals:
+            return fetching(what, 0)
+        if isinstance(what, Regroup) and self.totals:
+            return lambda data: data.reshape(what.result_shape)
+        return super()._step(what)
+
+    def _scan(self, what: Scan) -> Runner:
         if self.totals:
             stacked = tuple((at.settled, dtype) for at, dtype in what.stacked)
             what = replace(what, tables=tuple(layout.settled for layout in what.tables), stacked=stacked)
-        return scanned(engine, what, self.function(what.body))
+        return super()._scan(what)
 
 
 def _with_summands(engine: StackedEngine, local: Local) -> Callable[..., tuple[Any, ...]]:

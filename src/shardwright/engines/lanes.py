@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shardwright.errors import ArrayError, CollectiveError
 from shardwright.mesh import Mesh
+from shardwright.plan import LocalShapes
 
 Data = NDArray[Any]
 Extents = NDArray[np.int64] | None
@@ -33,6 +34,19 @@ class Lanes:
     def ndim(self) -> int:
         """The dims of one device's tensor."""
         return len(self.extents)
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        """The dtype of every device's tensor."""
+        return self.data.dtype
+
+    @property
+    def local_shapes(self) -> LocalShapes:
+        """The shapes of the tensors of all devices."""
+        if all(held is None for held in self.extents):
+            return LocalShapes(self.mesh, (self.local_shape,))
+        per_dim = [np.broadcast_to(self.sizes(dim), self.full_shape).ravel().tolist() for dim in range(self.ndim)]
+        return LocalShapes.of(self.mesh, list(zip(*per_dim, strict=True)))
 
     @property
     def local_shape(self) -> tuple[int, ...]:

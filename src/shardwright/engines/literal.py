@@ -26,6 +26,7 @@ from shardwright.collectives import Reduce as CollectiveReduce
 from shardwright.engines.compiled import scanned
 from shardwright.engines.lanes import Lanes, stack, tensors
 from shardwright.engines.mailbox import Mailbox, received
+from shardwright.engines.views import LaneViews, Shards
 from shardwright.errors import EngineError
 from shardwright.kernels import NUMPY, run
 from shardwright.mesh import Mesh
@@ -41,6 +42,7 @@ from shardwright.plan import (
     LocalShapes,
     LocalStep,
     Move,
+    OperationPlan,
     Reduce,
     Regroup,
     Scan,
@@ -82,7 +84,7 @@ class Tally:
         return max(self.received.values(), default=0)
 
 
-class Literal:
+class Literal(LaneViews):
     """One array a device; every byte that moves is counted."""
 
     name = "literal"
@@ -152,10 +154,10 @@ class Literal:
         """What the device at a place holds."""
         return data.parts[place].view()
 
-    def assemble(self, shards: Sequence[Array], layout: Layout) -> Store:
+    def assemble(self, shards: Shards, layout: Layout) -> Store:
         """Data from the tensor of every device, in their order."""
         self.check(layout.mesh)
-        return Store([np.array(shard) for shard in shards])
+        return Store([np.array(shards[place]) for place in range(layout.mesh.size)])
 
     def astype(self, data: Store, dtype: Any) -> Store:
         """Elements converted to a dtype."""
@@ -188,6 +190,9 @@ class Literal:
         return tuple(
             Store(parts, dtype) for parts, dtype in zip(zip(*made, strict=True), call.result_dtypes, strict=True)
         )
+
+    def operation(self, plan: OperationPlan) -> None:
+        """Every operation runs instruction by instruction."""
 
     def step(self, step: Step, data: Store) -> Store:
         """One step, message by message."""

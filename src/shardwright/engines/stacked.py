@@ -34,6 +34,7 @@ from shardwright.engines.compiled import compiled
 from shardwright.engines.halo import update_halo
 from shardwright.engines.lanes import Data, Lanes
 from shardwright.engines.mailbox import Mailbox, received
+from shardwright.engines.views import LaneViews, Shards
 from shardwright.engines.whole import fetched, whole_call, whole_operation
 from shardwright.kernels import NUMPY, run
 from shardwright.mesh import Mesh
@@ -41,7 +42,7 @@ from shardwright.plan import Code, Fetch, Local, LocalShapes, LocalStep, Operati
 from shardwright.sharding import REDUCTIONS, Layout, kept_partial, layout_of
 
 
-class Stacked:
+class Stacked(LaneViews):
     """Every device in one process, on NumPy, in lanes."""
 
     name = "numpy"
@@ -118,7 +119,7 @@ class Stacked:
             return _at(tensor, [(0, n) for n in view.local_shape])
         return _at(tensor, view.offsets)
 
-    def assemble(self, shards: Sequence[Data], layout: Layout) -> Data:
+    def assemble(self, shards: Shards, layout: Layout) -> Data:
         """Data from the tensor of every device; of devices that hold the same, the first one's counts."""
         lanes = layout.lane_shape
         kept = (

@@ -86,7 +86,7 @@ def argsort(xp: Space, x: Data, axis: int, descending: bool, stable: bool) -> Da
 
 def _sortable(xp: Space, x: Data) -> Data:
     """NumPy does not sort the NaNs of small floats of ml_dtypes last."""
-    return xp.astype(x, np.float32) if is_small(np.dtype(x.dtype)) else x
+    return xp.astype(x, np.float32) if is_small(xp.dtype(x)) else x
 
 
 def searchsorted(call: Call, x: Data, values: Data) -> Data:

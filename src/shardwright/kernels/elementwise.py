@@ -66,7 +66,7 @@ def in_range(call: Call, data: Data, found: Data) -> Data:
     low, high = call.attrs["low"], call.attrs["high"]
     if 0 in call.operands[0].shape:
         return data
-    most, least = (int(n) for n in np.asarray(found).reshape(2))
+    most, least = (int(n) for n in call.xp.reshape(found, (2,)))
     least = int(np.bitwise_invert(np.asarray(least, call.dtypes[0])))
     if least < low or most > high:
         raise call.attrs["error"](call.attrs["text"].format(least if least < low else most))
@@ -76,14 +76,15 @@ def in_range(call: Call, data: Data, found: Data) -> Data:
 # -- functions that namespaces lack, or have otherwise ------------------------------------------------------------------
 
 
-def _kind(x: Any) -> str:
-    return np.dtype(x.dtype).kind if not isinstance(x, SCALARS) else np.asarray(x).dtype.kind
+def _kind(xp: Space, x: Any) -> str:
+    kind: str = np.asarray(x).dtype.kind if isinstance(x, SCALARS) else xp.dtype(x).kind
+    return kind
 
 
 def floor_divide(xp: Space, x1: Any, x2: Any) -> Data:
     """NumPy's, but infinities as the Array API standard has them: inf // 2 is inf, 2 // -inf is -0."""
     result = xp.floor_divide(x1, x2)
-    if np.dtype(result.dtype).kind in "biuc":
+    if _kind(xp, result) in "biuc":
         return result
     a, b = (xp.asarray(x, dtype=result.dtype) for x in (x1, x2))
     odd = (xp.isinf(a) & xp.isfinite(b)) | (xp.isfinite(a) & xp.isinf(b))
@@ -93,7 +94,7 @@ def floor_divide(xp: Space, x1: Any, x2: Any) -> Data:
 
 def expm1(xp: Space, x: Data) -> Data:
     """NumPy's, but complex numbers with parts that are 0 or not finite as the Array API standard has them."""
-    if _kind(x) != "c":
+    if _kind(xp, x) != "c":
         return xp.expm1(x)
     with np.errstate(all="ignore"):
         made, real, imag = xp.expm1(x), xp.real(x), xp.imag(x)
@@ -110,7 +111,7 @@ def expm1(xp: Space, x: Data) -> Data:
 def tanh(xp: Space, x: Data) -> Data:
     """NumPy's, but a complex number with an infinite real part keeps the sign of its imaginary part."""
     result = xp.tanh(x)
-    if _kind(x) != "c":
+    if _kind(xp, x) != "c":
         return result
     far = xp.isinf(xp.real(x)) & xp.isfinite(xp.imag(x))
     zero = xp.copysign(xp.zeros_like(xp.imag(x)), xp.imag(x))
@@ -169,7 +170,7 @@ FARTHEST = 15.0  # where the tail is 0 in float32; in float64 it is at 40
 
 def sigmoid(xp: Space, x: Data) -> Data:
     """1 / (1 + exp(-x)); integers in float64, small floats in float32. Where the power overflows the result is 0."""
-    dtype = np.dtype(x.dtype)
+    dtype = xp.dtype(x)
     exact = dtype.kind in "biu" and not is_small(dtype)
     wide = xp.astype(x, np.float64) if exact else xp.astype(x, np.float32) if dtype.itemsize < 4 else x
     with np.errstate(over="ignore"):
@@ -182,7 +183,7 @@ def gelu(xp: Space, x: Data) -> Data:
 
     Small floats in float32; in that, relative errors are below 1e-6 in the middle and grow with the square of x in the tail.
     """
-    dtype = np.dtype(x.dtype)
+    dtype = xp.dtype(x)
     exact = dtype == np.float64 or (dtype.kind in "biu" and not is_small(dtype))
     wide = xp.astype(x, np.float64 if exact else np.float32)
     size = xp.minimum(xp.abs(wide), xp.asarray(40.0 if exact else FARTHEST, dtype=wide.dtype))

@@ -14,6 +14,12 @@ class NumpySpace:
         return function
 
     @staticmethod
+    def dtype(x: Any) -> np.dtype[Any]:
+        """The dtype of an array as NumPy has it."""
+        dtype: np.dtype[Any] = x.dtype
+        return dtype
+
+    @staticmethod
     def make_complex(real: Any, imag: Any) -> Any:
         """A complex number from its parts; arithmetic would turn an infinity beside a NaN into two NaNs."""
         parts = np.stack(np.broadcast_arrays(real, imag), axis=-1)

@@ -96,7 +96,7 @@ def run(call: Call, data: Sequence[Any]) -> tuple[Data, ...]:
     each = made if isinstance(made, tuple) else (made,)
     if small_dtype(call.dtypes) is not None:
         each = tuple(call.xp.astype(x, d) for x, d in zip(each, call.result_dtypes, strict=True))
-    assert all(x.dtype == d for x, d in zip(each, call.result_dtypes, strict=True)), (
+    assert all(call.xp.dtype(x) == d for x, d in zip(each, call.result_dtypes, strict=True)), (
         f"{call.name} gives {[x.dtype for x in each]} instead of {call.result_dtypes}"
     )
     return tuple(each)

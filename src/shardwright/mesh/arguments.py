@@ -123,9 +123,32 @@ def links_from(links: Link | Mapping[str, Link] | None, names: tuple[str, ...]) 
     return {name: given.get(name, Link()) for name in names}
 
 
+def checked_device(device: object, engine: str) -> str:
+    """A device as torch names it; the other engines compute on the CPU."""
+    if isinstance(device, int | np.integer):
+        raise MeshError(
+            f"device={device} is not a device such as 'cpu' or 'cuda'; an axis of this name is written "
+            f'Mesh({{"device": {device}}}).'
+        )
+    if not isinstance(device, str) or not device:
+        raise MeshError(f"device is {device!r}; give the name that torch has for it, such as 'cpu' or 'cuda'.")
+    if device != "cpu" and engine in ("numpy", "literal"):
+        raise MeshError(f"The engine {engine!r} computes on the CPU; device={device!r} needs engine='torch'.")
+    return device
+
+
+def checked_timeout(timeout: object) -> float | None:
+    """Seconds that processes wait for one another; None for the default."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        raise MeshError(f"timeout is {timeout!r}; give a positive number of seconds.")
+    return float(timeout)
+
+
 def is_parameter(name: str) -> bool:
     """Whether an axis can be named as Mesh(name=2): other letters than ASCII's may stand for several names."""
-    fixed = ("devices", "engine", "links", "__debug__")
+    fixed = ("devices", "engine", "device", "timeout", "links", "__debug__")
     return name.isascii() and name.isidentifier() and not iskeyword(name) and name not in fixed
 
 

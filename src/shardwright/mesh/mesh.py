@@ -16,7 +16,9 @@ from shardwright.hardware import Link
 from shardwright.mesh.arguments import (
     FEW,
     axes_from,
+    checked_device,
     checked_ids,
+    checked_timeout,
     count_of,
     is_parameter,
     links_from,
@@ -40,8 +42,10 @@ class Mesh:
     [(0, 4), (1, 5), (2, 6), (3, 7)]
 
     `devices` is the number of devices (then one size may be -1), or their ids in row-major order; the default ids count
-    from 0. `links` is one `Link` for all axes or a mapping from axis to `Link`. An axis with the name of one of these
-    parameters must be given in a mapping: `Mesh({"devices": 2})`. A mesh has at most 1,048,576 devices.
+    from 0. `engine` is "numpy", "literal" or "torch", `device` what torch keeps shards on. `timeout` is how many seconds
+    processes wait for one another; equal meshes may differ in it. `links` is one `Link` for all axes or a mapping from axis to
+    `Link`. An axis with the name of one of these parameters must be given in a mapping: `Mesh({"devices": 2})`. A mesh has at
+    most 1,048,576 devices.
     """
 
     __slots__ = (
@@ -49,12 +53,14 @@ class Mesh:
         "_hash",
         "_positions",
         "axis_names",
+        "device",
         "device_ids",
         "engine",
         "links",
         "shape",
         "size",
         "sizes",
+        "timeout",
     )
 
     axis_names: tuple[str, ...]
@@ -63,6 +69,8 @@ class Mesh:
     sizes: Mapping[str, int]
     device_ids: Sequence[int]
     engine: str
+    device: str  # what torch calls the kind of device that holds shards, such as "cuda"
+    timeout: float | None  # seconds; no part of equality
     links: Mapping[str, Link]
     _hash: int
     _positions: dict[int, int] | None
@@ -75,6 +83,8 @@ class Mesh:
         *,
         devices: int | Sequence[int] | None = None,
         engine: str = "numpy",
+        device: str = "cpu",
+        timeout: float | None = None,
         links: Link | Mapping[str, Link] | None = None,
         **sizes: int,
     ) -> None:
@@ -89,8 +99,10 @@ class Mesh:
         fill(self, "sizes", MappingProxyType(dict(zip(names, resolved, strict=True))))
         fill(self, "device_ids", ids)
         fill(self, "engine", engine)
+        fill(self, "device", checked_device(device, engine))
+        fill(self, "timeout", checked_timeout(timeout))
         fill(self, "links", MappingProxyType(links_from(links, names)))
-        fill(self, "_hash", hash((names, resolved, ids, engine, tuple(self.links.values()))))
+        fill(self, "_hash", hash((names, resolved, ids, engine, device, tuple(self.links.values()))))
         fill(self, "_positions", None)
 
     @classmethod
@@ -102,6 +114,8 @@ class Mesh:
         *,
         link: Link | None = None,
         engine: str = "numpy",
+        device: str = "cpu",
+        timeout: float | None = None,
     ) -> "Mesh":
         """A logical mesh mapped to a physical grid, so that each logical axis runs along physical links.
 
@@ -114,7 +128,7 @@ class Mesh:
         ids, links = lay_out(
             as_ints(physical, "The physical topology"), dict(logical), split_physical_axes, link or Link()
         )
-        return cls(logical, devices=ids, links=links, engine=engine)
+        return cls(logical, devices=ids, links=links, engine=engine, device=device, timeout=timeout)
 
     # -- a value ------------------------------------------------------------------------------------------------------
 
@@ -135,11 +149,29 @@ class Mesh:
         return self._key() == other._key()
 
     def _key(self) -> tuple[object, ...]:
-        return self.axis_names, self.shape, self.device_ids, self.engine, dict(self.links)
+        return self.axis_names, self.shape, self.device_ids, self.engine, self.device, dict(self.links)
 
     def __reduce__(self) -> tuple[Any, ...]:
         ids = None if isinstance(self.device_ids, range) else self.device_ids
-        return _rebuild, (dict(self.sizes), ids, self.engine, dict(self.links))
+        return _rebuild, (dict(self.sizes), ids, self._options())
+
+    def _options(self) -> dict[str, Any]:
+        """What a mesh of other axes or devices keeps."""
+        return {
+            "engine": self.engine,
+            "device": self.device,
+            "timeout": self.timeout,
+            "links": dict(self.links),
+        }
+
+    def with_devices(self, ids: Sequence[int], shape: Sequence[int] | None = None) -> "Mesh":
+        """A mesh with the same axes and engine on other devices, given by their ids in row-major order.
+
+        >>> Mesh(x=2).with_devices((3, 1))
+        Mesh(x=2, devices=(3, 1))
+        """
+        sizes = self.shape if shape is None else shape
+        return Mesh(sizes, self.axis_names, devices=ids, **self._options())
 
     def __repr__(self) -> str:
         """The mesh in full, as an expression that gives it back."""
@@ -156,6 +188,8 @@ class Mesh:
             parts.append(f"devices={written(self.device_ids)}")
         if self.engine != "numpy":
             parts.append(f"engine={self.engine!r}")
+        if self.device != "cpu":
+            parts.append(f"device={self.device!r}")
         special = {name: link for name, link in self.links.items() if link != Link()}
         if special:
             alike = len(special) == len(self.links) and len(set(special.values())) == 1
@@ -352,7 +386,7 @@ class Mesh:
         for n, at, full in zip(size, start, self.shape, strict=True):
             places = places[..., None] * full + np.arange(at, at + n)
         ids = [self.device_ids[place] for place in places.ravel().tolist()]
-        return Mesh(size, self.axis_names, devices=ids, engine=self.engine, links=self.links)
+        return self.with_devices(ids, size)
 
     def submeshes(self, shape: Sequence[int]) -> list["Mesh"]:
         """The mesh cut into submeshes of one shape, row-major.
@@ -389,8 +423,8 @@ def current_mesh() -> Mesh | None:
     return meshes[-1] if meshes else None
 
 
-def _rebuild(sizes: dict[str, int], ids: Sequence[int] | None, engine: str, links: dict[str, Link]) -> Mesh:
-    return Mesh(sizes, devices=ids, engine=engine, links=links)
+def _rebuild(sizes: dict[str, int], ids: Sequence[int] | None, options: dict[str, Any]) -> Mesh:
+    return Mesh(sizes, devices=ids, **options)
 
 
 @lru_cache(maxsize=8192)

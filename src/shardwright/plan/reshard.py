@@ -328,8 +328,7 @@ def relabelled(source: Sharding, target: Sharding, shape: Shape) -> Sharding | N
         return None
     ids = np.empty(target.mesh.size, np.int64)
     ids[by_target] = np.asarray(source.mesh.device_ids)[by_source]
-    mesh = Mesh(target.mesh.sizes, devices=ids.tolist(), links=dict(target.mesh.links), engine=target.mesh.engine)
-    return target.replace(mesh=mesh).for_shape(shape)
+    return target.replace(mesh=target.mesh.with_devices(ids.tolist())).for_shape(shape)
 
 
 def _box_rows(sharding: Sharding, shape: Shape) -> Ints:

@@ -13,12 +13,11 @@ import numpy as np
 from shardwright.arrays import Array, PerDevice, host_array, joined_layout, same_mesh
 from shardwright.collectives import AllGather, AllReduce, Broadcast, Collective, Recv, Scatter, Send
 from shardwright.eager import source_line
-from shardwright.engines.lanes import Lanes, tensors
 from shardwright.errors import ArrayError, CollectiveError, TraceError
 from shardwright.mesh import Mesh, overlap
 from shardwright.plan import Each, FromLocal, LocalShapes, LocalStep, ToLocal
 from shardwright.program.node import Node, Type
-from shardwright.sharding import Layout, Sharding, check_partial, layout_of
+from shardwright.sharding import Sharding, check_partial, layout_of
 
 Shape = tuple[int, ...]
 
@@ -63,8 +62,12 @@ class TracedLocal(PerDevice):
         return shapes[0]
 
     @property
-    def lanes(self) -> Lanes:
+    def lanes(self) -> Any:
         raise TraceError(self._unknown())
+
+    @property
+    def local_shapes(self) -> LocalShapes:
+        return self.shapes
 
     def values(self) -> Any:
         raise TraceError(self._unknown())
@@ -156,7 +159,7 @@ class LocalTrace:
         if isinstance(v, TracedLocal):
             return self.trace.local_node(v), v.varies
         lanes = v.lanes
-        shapes = LocalShapes.of(v.mesh, [tensor.shape for tensor in v.values()])
+        shapes = v.local_shapes
         varies = v.mesh.axis_names
         made = self._add(Each("constant", lambda: lanes, ("constant", id(lanes))), (), shapes, v.dtype, varies)
         return made.node, varies
@@ -230,19 +233,11 @@ class LocalTrace:
                 f"they may hold different tensors. Name the axis in a dim, make it partial, or reduce or broadcast the value "
                 f"along it first."
             )
-        layout = self._joined(v, sharding)
+        layout = joined_layout(sharding, v.shapes)
         node, _ = self.node_of(v)
         kind = Type(layout.shape, v.dtype, layout.sharding)
         result: Array = self.trace.value(self.trace.graph.add(FromLocal(layout), (node,), (kind,), source_line()))
         return result
-
-    def _joined(self, v: TracedLocal, sharding: Sharding) -> Layout:
-        mesh = v.mesh
-        lanes = mesh.lanes(sharding.axes)
-        shape = tuple(mesh.axis(lane).size for lane in lanes)
-        places = range(mesh.size) if len(v.shapes.shapes) > 1 else [0] * mesh.size
-        sizes = [np.array([v.shapes.at(p)[dim] for p in places]).reshape(shape) for dim in range(v.ndim)]
-        return joined_layout(sharding, sizes, lanes)
 
 
 def _without(mesh: Mesh, axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[str, ...]:
@@ -305,18 +300,18 @@ def _example(shape: Shape, dtype: "np.dtype[Any]") -> Any:
 
 def _over_devices(
     name: str, function: Callable[..., Any], shapes: LocalShapes, dtype: "np.dtype[Any]"
-) -> Callable[..., Lanes]:
+) -> Callable[..., Any]:
     """A function of each device's tensors as one of tensors per device; its results must be what tracing found."""
 
-    def run(*lanes: Lanes) -> Lanes:
+    def run(*lanes: Any) -> Any:
         values = [PerDevice.of(v) for v in lanes]
-        made: Lanes = values[0].map(function, *values[1:]).lanes
-        for place, tensor in enumerate(tensors(made)):
-            if tensor.shape != shapes.at(place) or tensor.dtype != dtype:
+        made = values[0].map(function, *values[1:])
+        for place in range(made.mesh.size):
+            if made.local_shapes.at(place) != shapes.at(place) or made.dtype != dtype:
                 raise ArrayError(
-                    f"{name}: device {place} gives {tensor.dtype} of shape {tensor.shape}, but when the program was traced it "
-                    f"gave {dtype} of shape {shapes.at(place)}. Inside a program shapes can't depend on data."
+                    f"{name}: device {place} gives {made.dtype} of shape {made.local_shapes.at(place)}, but when the program "
+                    f"was traced it gave {dtype} of shape {shapes.at(place)}. Inside a program shapes can't depend on data."
                 )
-        return made
+        return made.lanes
 
     return run

@@ -6,10 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from shardwright.arrays import Array, PerDevice, is_abstract, is_tensor, kind_of_host, shard
-from shardwright.engines import engine_named
+from shardwright.engines import engine_of
 from shardwright.errors import ProgramError
 from shardwright.mesh import Mesh
-from shardwright.plan import LocalShapes
 from shardwright.program.captures import captured
 from shardwright.program.constraints import Annotations
 from shardwright.program.explanation import Explanation, explained
@@ -60,11 +59,7 @@ class Lowered:
         self.captured = captured(jit.function, [array for _, array in constants])
         self._results = [None if node.type.local else layout(node) for node in self.program.outputs]
         self.code, self.nodes = code_of(self.program, [node for node, _ in constants])
-        engine = engine_named(mesh.engine)
-        engine.check(mesh)
-        if engine.processes > 1:  # before the first collective: one of a different program would wait for ever
-            engine.agree(self.program.fingerprint)
-        self._run = engine.compile(self.code)
+        self._run: Callable[..., Any] | None = None  # made when it first runs: explaining needs no engine
         # Where all arguments are arrays that already lie where the program wants them, a call only looks at these.
         plain = len(self._arrays) == len(leaves) and all(type(leaf) is Array for leaf in leaves)
         given_layouts = [leaf._layout for leaf in leaves] if plain else []
@@ -117,10 +112,18 @@ class Lowered:
         """Run on the leaves of arguments of the kind that this was lowered for, and on arrays from outside: by default those
         that there were then."""
         known = [array.array for array in self.captured] if outside is None else outside
-        made = self._run(*self.data(leaves, known))
+        made = (self._run or self._ready())(*self.data(leaves, known))
         return self._output(
             [PerDevice.of(d) if out is None else Array.of(out, d) for out, d in zip(self._results, made, strict=True)]
         )
+
+    def _ready(self) -> Callable[..., Any]:
+        engine = engine_of(self.mesh)
+        engine.check(self.mesh)
+        if engine.processes > 1:  # before the first collective: a process with another program would wait for ever
+            engine.agree(self.program.fingerprint)
+        self._run = engine.compile(self.code)
+        return self._run
 
     def data(self, leaves: Sequence[Any], outside: Sequence[Array]) -> list[Any]:
         """The shards of the arguments and of arrays from outside, as the program wants them."""
@@ -163,7 +166,7 @@ def type_of(leaf: Any) -> Type:
     if isinstance(leaf, Array):
         return Type(leaf.shape, leaf.dtype)
     if isinstance(leaf, PerDevice):
-        shapes = LocalShapes.of(leaf.mesh, [tensor.shape for tensor in leaf.values()])
+        shapes = leaf.local_shapes
         return Type(shapes.largest, leaf.dtype, None, shapes)
     shape, dtype, _ = kind_of_host(leaf)
     return Type(shape, dtype)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shardwright.engines import Literal, Tally, engine_named
+from shardwright.engines import Literal, Tally, engine_named, engine_of
 from shardwright.plan import Code, Instruction, parts_of
 from shardwright.program.explanation import Explanation, Ran, explained
 from shardwright.program.jit import lowered_for
@@ -31,7 +31,7 @@ def measure(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     assert isinstance(engine, Literal)
     engine.check(lowered.mesh)
     ran = Ran()
-    here = engine_named(lowered.mesh.engine)
+    here = engine_of(lowered.mesh)
     layouts = [*lowered.layouts, *lowered.constants]
     data = [
         x if there is None else engine.assemble([here.shard(x, there, p) for p in range(there.mesh.size)], there)

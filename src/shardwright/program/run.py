@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shardwright.engines import engine_named
+from shardwright.engines import engine_of
 from shardwright.plan import Choice, Code, Instruction, Scan, Slot, While
 from shardwright.program.node import Compute, Cond, Constant, Input, Loop, Node, Pick, Program, Rounds
 from shardwright.sharding import Layout, layout_of
@@ -65,6 +65,6 @@ def _payload(node: Node) -> Any:
 
 def compiled(program: Program) -> Callable[..., tuple[Any, ...]]:
     """A function from the data of a program's inputs to a tuple of its outputs' data; constants are read at every call."""
-    run = engine_named(program.mesh.engine).compile(code_of(program)[0])
+    run = engine_of(program.mesh).compile(code_of(program)[0])
     constants = list(program.constants.items())
     return lambda *data: run(*data, *(value.placed(layout(node)) for node, value in constants))

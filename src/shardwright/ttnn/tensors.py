@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from shardwright.arrays import Array, PerDevice, from_shards, shard
-from shardwright.engines import engine_named
+from shardwright.engines import engine_of
 from shardwright.engines.lanes import stack
 from shardwright.mesh import Mesh
 from shardwright.sharding import Sharding, layout_of
@@ -327,7 +327,7 @@ def as_array(tensor: Tensor) -> Array:
     layout = layout_of(tensor.sharding, tensor.global_shape)
     lanes = tensor.value.lanes
     if lanes.data.shape == (*layout.lane_shape, *layout.local_shape):
-        return Array.of(layout, engine_named(layout.mesh.engine).from_lanes(lanes, layout))
+        return Array.of(layout, engine_of(layout.mesh).from_lanes(lanes, layout))
     return from_shards(tensor.sharding, tensor.value.values())
 
 

@@ -1,0 +1,240 @@
+"""Whether all processes make the same calls: a digest of them, and who is to blame where it differs.
+
+A process that makes another call than the others would wait for ever, or worse, get other processes' numbers. So each keeps a
+digest of its calls, which is compared before a program first runs and before elements are shown. Beside it a thread reports,
+several times a second, where the process is: if one is killed, hangs or has gone another way, the others say which.
+"""
+
+import hashlib
+import json
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from shardwright.errors import CoherenceError
+
+MASK = 2**64 - 1
+FACTOR = 6364136223846793005  # a multiplier that mixes all bits, of Knuth's generator
+BEAT = 0.3  # seconds between two reports
+SILENCE = 1.2  # seconds without one after which a process counts as gone
+KEPT = 512  # calls that are remembered, to find the first that differs
+
+
+@lru_cache(maxsize=65536)
+def key_of(text: str) -> int:
+    """64 bits that stand for a call's description."""
+    return struct.unpack("<Q", hashlib.blake2b(text.encode(), digest_size=8).digest())[0]
+
+
+class Call(NamedTuple):
+    """A call as it is remembered."""
+
+    number: int
+    text: Any  # str() of it describes the call
+    file: str
+    line: int
+
+    @property
+    def shown(self) -> str:
+        """The call in words."""
+        where = f" ({self.file}:{self.line})" if self.line else ""
+        return f"{self.text}{where}"
+
+
+class Calls:
+    """The calls of this process: how many, their digest, the last of them."""
+
+    __slots__ = ("count", "digest", "last")
+
+    def __init__(self) -> None:
+        self.count, self.digest = 0, 0
+        self.last: deque[Call] = deque(maxlen=KEPT)
+
+    def add(self, key: int, text: Any, file: str = "", line: int = 0) -> None:
+        """Another call; equal calls have equal keys in all processes."""
+        self.count += 1
+        self.digest = ((self.digest ^ key) * FACTOR + 1) & MASK
+        self.last.append(Call(self.count, text, file, line))
+
+    @property
+    def now(self) -> Call:
+        """The call that is running, or ran last."""
+        return self.last[-1] if self.last else Call(0, "nothing", "", 0)
+
+
+class Report(NamedTuple):
+    """Where a process is."""
+
+    beat: int
+    count: int
+    digest: int
+    call: str
+    status: str  # running, failed or ended
+    blames: list[int]  # of a failed process: the ranks that it says are to blame
+    recent: list[tuple[int, str]]  # of a failed process: its last calls
+
+    @staticmethod
+    def read(text: bytes) -> "Report":
+        """From what a process has written."""
+        return Report(*json.loads(text))
+
+
+class Reports:
+    """What processes tell one another about where they are, through the store that the process group was made with."""
+
+    def __init__(self, store: Any, rank: int, size: int, calls: Calls) -> None:
+        self._store, self.rank, self.size, self.calls = store, rank, size, calls
+        self._beat, self._status = 0, "running"
+        self._blames: list[int] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shardwright reports", daemon=True)
+        self.error: CoherenceError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this run has failed."""
+        return self.error is not None
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._write()
+        self._thread.start()
+
+    def close(self) -> None:
+        """The process ends."""
+        self._stop.set()
+        if self._status == "running":
+            self._status = "ended"
+        try:
+            self._write()
+        except RuntimeError:  # the store has gone with the process that kept it
+            return
+
+    def _run(self) -> None:
+        while not self._stop.wait(BEAT):
+            try:
+                self._write()
+            except RuntimeError:  # as above: whoever waits finds out
+                return
+
+    def _write(self) -> None:
+        with self._lock:
+            self._beat += 1
+            calls, failed = self.calls, self._status == "failed"
+            recent = [(call.number, call.shown) for call in list(calls.last)] if failed else []
+            now = calls.now.shown
+            report = Report(self._beat, calls.count, calls.digest, now, self._status, self._blames, recent)
+            self._store.set(f"shardwright/report/{self.rank}", json.dumps(report))
+
+    def _read(self) -> "list[Report | None]":
+        """The reports of all processes; None for one that can't be had."""
+        found: list[Report | None] = []
+        for rank in range(self.size):
+            try:
+                found.append(Report.read(self._store.get(f"shardwright/report/{rank}")))
+            except RuntimeError:
+                found.append(None)
+        return found
+
+    # -- errors -------------------------------------------------------------------------------------------------------
+
+    def diverged(self, counts: Sequence[tuple[int, int]], what: str) -> CoherenceError:
+        """The error for processes whose calls differ; all of them see the same counts and digests."""
+        blamed = _minority(counts)
+        self._failed(blamed)
+        reports = self._after(lambda found: all(r is None or r.status != "running" for r in found), SILENCE)
+        return self._ends(blamed, f"{self._first_difference(blamed, reports)} Compared before {what}.")
+
+    def lost(self, cause: BaseException, what: str) -> CoherenceError:
+        """The error for a collective that did not end: who is gone, or has gone another way."""
+        self._failed([])
+        before = self._read()
+        deadline = time.monotonic() + 2 * SILENCE
+        while True:
+            time.sleep(SILENCE / 2)
+            now = self._read()
+            blamed = self._to_blame(before, now)
+            if blamed or time.monotonic() > deadline:
+                break
+        self._failed(blamed)
+        reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+        if not blamed:
+            return self._ends([], f"The processes lost one another in {what}: {reason}")
+        told = " ".join(self._told(rank, now[rank]) for rank in blamed)
+        return self._ends(blamed, f"{told} rank {self.rank} waited in {what}. ({reason})")
+
+    def _to_blame(self, before: "list[Report | None]", now: "list[Report | None]") -> list[int]:
+        """Ranks that are gone, that others blame, or that are elsewhere."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        if now[0] is None and self.rank != 0:
+            return [0]
+        told = sorted({rank for report in now if report is not None for rank in report.blames} - {self.rank})
+        if told:
+            return told
+        gone = [r for r in others if (b := now[r]) is None or (before[r] is not None and b.beat == before[r].beat)]
+        gone += [r for r in others if (b := now[r]) is not None and b.status == "ended" and r not in gone]
+        if gone:
+            return sorted(gone)
+        counts = [(report.count, report.digest) if report is not None else (-1, 0) for report in now]
+        return [rank for rank in _minority(counts) if rank != self.rank] if len(set(counts)) > 1 else []
+
+    def _told(self, rank: int, report: "Report | None") -> str:
+        if report is None:
+            return f"rank {rank} does not answer."
+        if report.status == "ended":
+            return f"rank {rank} has ended after its call {report.count}, {report.call}."
+        own = self.calls.count
+        if report.count != own or report.digest != self.calls.digest:
+            return f"rank {rank} is at its call {report.count}, {report.call}, while this is call {own}."
+        return f"rank {rank} was killed or hangs at its call {report.count}, {report.call}."
+
+    def _first_difference(self, blamed: Sequence[int], reports: "list[Report | None]") -> str:
+        """The first call that a rank to blame made and others did not, in words."""
+        good = next((r for rank, r in enumerate(reports) if rank not in blamed and r is not None and r.recent), None)
+        for rank in blamed:
+            report = reports[rank]
+            if good is None or report is None or not report.recent:
+                continue
+            theirs, ours = dict(map(tuple, report.recent)), dict(map(tuple, good.recent))
+            for number in sorted({*theirs, *ours}):
+                if number >= max(min(theirs), min(ours)) and theirs.get(number) != ours.get(number):
+                    return (
+                        f"rank {rank} has gone another way: its call {number} is {theirs.get(number, 'missing')}, on other "
+                        f"ranks {ours.get(number, 'missing')}."
+                    )
+        named = " and ".join(f"rank {rank}" for rank in blamed)
+        return f"{named} made other calls than the other ranks before call {self.calls.count}, {self.calls.now.shown}."
+
+    def _failed(self, blames: Sequence[int]) -> None:
+        self._status, self._blames = "failed", list(blames)
+        try:
+            self._write()
+        except RuntimeError:  # the store has gone with rank 0, which is then to blame
+            return
+
+    def _after(self, ready: Any, limit: float) -> "list[Report | None]":
+        """The reports once a condition holds, or some seconds later."""
+        deadline = time.monotonic() + limit
+        found = self._read()
+        while not ready(found) and time.monotonic() < deadline:
+            time.sleep(0.02)
+            found = self._read()
+        return found
+
+    def _ends(self, blamed: Sequence[int], text: str) -> CoherenceError:
+        self.error = CoherenceError(f"{text} This run has ended: start all processes again.", tuple(blamed))
+        return self.error
+
+
+def _minority(counts: Sequence[tuple[int, int]]) -> list[int]:
+    """The ranks that are not where most are; of equally many, rank 0's side is right."""
+    sides: dict[tuple[int, int], list[int]] = {}
+    for rank, at in enumerate(counts):
+        sides.setdefault(at, []).append(rank)
+    right = max(sides.values(), key=lambda ranks: (len(ranks), -ranks[0]))
+    return [rank for rank in range(len(counts)) if rank not in right]

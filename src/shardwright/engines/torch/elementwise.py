@@ -1,0 +1,136 @@
+"""NumPy's element-wise functions on torch tensors, with NumPy's dtypes.
+
+A ufunc of NumPy says in which dtypes it computes operands of given kinds (`resolve_dtypes`), Python scalars being weak. The
+operands are converted to these and torch's function of the same meaning runs, or NumPy's own on the host.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shardwright.engines.torch.convert import from_host, numpy_dtype, torch_dtype
+from shardwright.engines.torch.host import needs_host, on_host
+
+Function = Callable[..., Any]
+Kind = Any  # of an operand: a dtype of NumPy, or the type of a Python scalar
+
+
+def scalar(value: Any, dtype: torch.dtype, device: Any) -> Tensor:
+    """A Python scalar as a tensor; OverflowError if it is an integer that the dtype can't hold."""
+    if isinstance(value, float | complex):
+        return torch.tensor(value, dtype=dtype, device=device)
+    with np.errstate(all="ignore"):
+        return from_host(np.asarray(value, numpy_dtype(dtype)), device)
+
+
+def kind_of(operand: Any) -> Kind:
+    """The kind of a tensor, an array or a scalar."""
+    if isinstance(operand, Tensor):
+        return numpy_dtype(operand.dtype)
+    return operand.dtype if isinstance(operand, np.ndarray | np.generic) else type(operand)
+
+
+def loop_dtypes(ufunc: np.ufunc, kinds: tuple[Kind, ...]) -> tuple[np.dtype[Any], ...]:
+    """The dtypes in which NumPy computes, operands first."""
+    dtypes = tuple(np.dtype(bool) if kind is bool else kind for kind in kinds)
+    return ufunc.resolve_dtypes((*dtypes, *(None,) * ufunc.nout))  # type: ignore[arg-type]
+
+
+def function_of(name: str, device: torch.device) -> Function:
+    """NumPy's function of a name for tensors on a device; how it computes operands of some kinds is worked out once."""
+    ufunc: np.ufunc = getattr(np, name)
+    ways: dict[tuple[Kind, ...], Function] = {}
+
+    def function(*operands: Any) -> Any:
+        kinds = tuple(map(kind_of, operands))
+        way = ways.get(kinds)
+        if way is None:
+            way = ways[kinds] = _way(name, ufunc, kinds, device)
+        return way(*operands)
+
+    function.__name__ = name
+    return function
+
+
+def _way(name: str, ufunc: np.ufunc, kinds: tuple[Kind, ...], device: torch.device) -> Function:
+    dtypes = loop_dtypes(ufunc, kinds)
+    native = NATIVE.get(name)
+
+    def there(*operands: Any) -> Any:
+        return on_host(device, ufunc, *operands)
+
+    if native is None or needs_host(name, dtypes):
+        return there
+    wanted, result = [torch_dtype(dtype) for dtype in dtypes[: ufunc.nin]], torch_dtype(dtypes[-1])
+
+    def converted(x: Any, dtype: torch.dtype) -> Tensor:
+        if isinstance(x, Tensor):
+            return x.to(dtype)
+        return from_host(np.asarray(x), device).to(dtype) if hasattr(x, "dtype") else scalar(x, dtype, device)
+
+    def here(*operands: Any) -> Any:
+        try:
+            tensors = [converted(x, dtype) for x, dtype in zip(operands, wanted, strict=True)]
+        except OverflowError:  # NumPy compares with such an integer, and refuses all else
+            return there(*operands)
+        made = native(*tensors)
+        return made if made.dtype is result else made.to(result)
+
+    return here
+
+
+# -- functions that torch has otherwise -----------------------------------------------------------------------------------
+
+
+def _floor_divide(x: Tensor, y: Tensor) -> Tensor:
+    if x.is_floating_point():
+        return torch.floor_divide(x, y)
+    odd = (y == 0) | (y == -1)  # processors trap at both: NumPy gives 0, and -x, which may wrap
+    made = torch.floor_divide(x, torch.where(odd, 1, y))
+    return torch.where(y == 0, 0, torch.where(y == -1, -x, made)) if y.dtype.is_signed else torch.where(odd, 0, made)
+
+
+def _remainder(x: Tensor, y: Tensor) -> Tensor:
+    if x.is_floating_point():
+        made = torch.remainder(x, y)
+        return torch.where(made == 0, torch.copysign(made, y), made)
+    odd = (y == 0) | (y == -1) if y.dtype.is_signed else y == 0
+    return torch.where(odd, 0, torch.remainder(x, torch.where(odd, 1, y)))
+
+
+def _pow(x: Tensor, y: Tensor) -> Tensor:
+    if not x.is_floating_point() and not x.is_complex() and bool((y < 0).any()):
+        raise ValueError("Integers to negative integer powers are not allowed.")
+    return torch.pow(x, y)
+
+
+def _sign(x: Tensor) -> Tensor:
+    made = torch.sign(x)
+    return torch.where(torch.isnan(x), x, made) if x.is_floating_point() else made
+
+
+NATIVE: dict[str, Function] = {
+    **{
+        name: getattr(torch, name)
+        for name in """
+            abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift
+            bitwise_xor ceil copysign cos cosh divide exp exp2 expm1 floor fmax fmin greater greater_equal hypot isfinite isinf
+            isnan less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor matmul
+            maximum minimum multiply negative nextafter not_equal positive reciprocal signbit sin sinh sqrt square subtract
+            tan tanh trunc
+        """.split()
+    },
+    "bitwise_invert": torch.bitwise_not,
+    "conj": torch.conj_physical,
+    "degrees": torch.rad2deg,
+    "equal": torch.eq,
+    "floor_divide": _floor_divide,
+    "pow": _pow,
+    "radians": torch.deg2rad,
+    "remainder": _remainder,
+    "rint": torch.round,
+    "sign": _sign,
+}

@@ -1,0 +1,40 @@
+"""What torch lacks, or has otherwise than NumPy, and so runs in NumPy on the host: a table with the reasons, one function."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from shardwright.engines.torch.convert import from_host, to_host
+from shardwright.ops import is_small
+
+# Letters of dtypes: NumPy's kinds; "f" with bfloat16, "u" is uint8 alone, "w" the wider unsigned integers, "s" float8.
+EVERYWHERE = "ws"  # torch moves these, but computes next to nothing in them
+
+HOST: dict[str, tuple[str, str]] = {}
+
+
+@cache
+def letter_of(dtype: np.dtype[Any]) -> str:
+    """The letter of a dtype in the table."""
+    if is_small(dtype):
+        return "f" if dtype.itemsize == 2 else "s"
+    return "w" if dtype.kind == "u" and dtype.itemsize > 1 else dtype.kind
+
+
+def needs_host(name: str, dtypes: Sequence[np.dtype[Any]]) -> bool:
+    """Whether a function of operands of these dtypes runs in NumPy."""
+    letters = EVERYWHERE + HOST.get(name, ("", ""))[0]
+    return any(letter_of(dtype) in letters for dtype in dtypes)
+
+
+def on_host(device: torch.device, function: Callable[..., Any], *operands: Any, **options: Any) -> Any:
+    """A function of NumPy on tensors: they go to the host, and the results back to the device."""
+    arrays = [to_host(x) if isinstance(x, torch.Tensor) else x for x in operands]
+    with np.errstate(all="ignore"):  # torch does not warn either
+        result = function(*arrays, **options)
+    if isinstance(result, tuple):
+        return tuple(from_host(np.asarray(x), device) for x in result)
+    return from_host(np.asarray(result), device)

@@ -1,0 +1,139 @@
+"""The processes that share the work: their group is found, or made from torchrun's variables, when data is first placed.
+
+Every process is a device of the mesh, the one whose id is its rank. Groups are our own, so that collectives of the user's code
+never mix with ours and our time-out holds.
+"""
+
+import atexit
+import contextlib
+import os
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from shardwright.engines.torch.coherence import Calls, Reports
+from shardwright.errors import EngineError
+from shardwright.mesh import Mesh
+
+TIMEOUT = 30.0  # seconds
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def is_distributed() -> bool:
+    """Whether this process is one of several: a process group exists, or torchrun's variables are set."""
+    return dist.is_available() and (dist.is_initialized() or all(name in os.environ for name in VARIABLES))
+
+
+def default_timeout() -> float:
+    """Seconds that processes wait for one another, unless a mesh says otherwise."""
+    text = os.environ.get("SHARDWRIGHT_TIMEOUT", "")
+    try:
+        seconds = float(text or TIMEOUT)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise EngineError(f"SHARDWRIGHT_TIMEOUT is {text!r}; give a positive number of seconds.")
+    return seconds
+
+
+class Group(NamedTuple):
+    """A process group, and its members in the mesh's order: torch sorts them by rank."""
+
+    handle: Any  # a torch.distributed.ProcessGroup
+    ranks: tuple[int, ...]  # in the mesh's order
+    order: tuple[int, ...]  # for each of them its position in the process group
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether torch's order is the mesh's."""
+        return self.order == tuple(range(len(self.order)))
+
+
+class World:
+    """All processes. There is one object a process, made by `World.current`."""
+
+    _only: "World | None" = None
+
+    def __init__(self, timeout: float) -> None:
+        made = not dist.is_initialized()
+        if made:
+            _initialise(timeout)
+        self.rank, self.size, self.timeout = dist.get_rank(), dist.get_world_size(), timeout
+        self._groups: dict[tuple[tuple[int, ...], str], Group] = {}
+        store = dist.distributed_c10d._get_default_store()
+        self.calls = Calls()
+        self.reports = Reports(store.clone(), self.rank, self.size, self.calls)
+        self.control = self._new(tuple(range(self.size)), "gloo")
+        self.reports.start()
+        atexit.register(self._ended, made)
+
+    @staticmethod
+    def current(timeout: float | None = None) -> "World":
+        """The processes that this one works with."""
+        if World._only is None:
+            World._only = World(timeout or default_timeout())
+        return World._only
+
+    def _ended(self, made: bool) -> None:
+        """At the end of the process: others are told, and a process group of our own is closed."""
+        self.reports.close()
+        if made and dist.is_initialized() and not self.reports.is_over:
+            with contextlib.suppress(RuntimeError):  # another process has gone: there is nothing left to close
+                dist.destroy_process_group()
+
+    def group(self, ranks: tuple[int, ...], device: str = "cpu") -> Group:
+        """The group of some ranks, in their order; only its members may ask."""
+        backend = "nccl" if device.startswith("cuda") else "gloo"
+        found = self._groups.get((ranks, backend))
+        if found is None:
+            found = self._groups[ranks, backend] = self._new(ranks, backend)
+        return found
+
+    def _new(self, ranks: tuple[int, ...], backend: str) -> Group:
+        members = sorted(ranks)
+        wait = timedelta(seconds=self.timeout)
+        handle = dist.new_group(members, timeout=wait, backend=backend, use_local_synchronization=True)
+        return Group(handle, ranks, tuple(members.index(rank) for rank in ranks))
+
+    def check(self, mesh: Mesh) -> None:
+        """Refuse a mesh of other devices than there are processes."""
+        ids = mesh.device_ids
+        most = max(ids)
+        if most >= self.size:
+            raise EngineError(
+                f"{mesh} needs a process for each of its {mesh.size} devices, and device {most} is rank {most}, but there are "
+                f"only {self.size} processes. Start it with torchrun --nproc-per-node {most + 1}, or use a smaller mesh."
+            )
+        if self.rank not in ids:
+            raise EngineError(f"rank {self.rank} is not part of {mesh}, which uses the {ranks_in_use(mesh)}.")
+
+    def local_device(self, device: str) -> torch.device:
+        """The device of this process: of several GPUs the one of its local rank."""
+        made = torch.device(device)
+        if made.type == "cuda" and made.index is None:
+            return torch.device("cuda", int(os.environ.get("LOCAL_RANK", self.rank)))
+        return made
+
+
+def ranks_in_use(mesh: Mesh) -> str:
+    """The ranks that hold a mesh, for messages."""
+    ids = list(mesh.device_ids)
+    if ids == list(range(len(ids))):
+        return f"ranks 0 to {len(ids) - 1}"
+    return f"ranks {', '.join(map(str, sorted(ids)[:16]))}{', …' if len(ids) > 16 else ''}"
+
+
+def _initialise(timeout: float) -> None:
+    missing = [name for name in VARIABLES if name not in os.environ]
+    if missing:
+        raise EngineError(
+            f"There is no process group, and {', '.join(missing)} are not set. Start the script with torchrun "
+            f"--nproc-per-node 4 script.py, or a function with sw.launch(fn, processes=4)."
+        )
+    if os.environ["MASTER_ADDR"] in LOOPBACK:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
