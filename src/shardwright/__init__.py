@@ -1,5 +1,7 @@
 """shardwright: one language for sharding tensors and computations over meshes of devices, many engines to run it on."""
 
+from typing import TYPE_CHECKING, Any
+
 from shardwright import collectives, errors, nn, numpy, random, rules
 from shardwright.arrays import (
     Array,
@@ -32,6 +34,9 @@ from shardwright.rules import match_sharding_rule
 from shardwright.sharding import P, Sharding
 from shardwright.viz import picture
 
+if TYPE_CHECKING:
+    from shardwright.launching import launch
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -52,6 +57,7 @@ __all__ = [
     "explain",
     "from_shards",
     "gather",
+    "launch",
     "match_sharding_rule",
     "measure",
     "nn",
@@ -72,3 +78,12 @@ __all__ = [
     "with_sharding_annotation",
     "with_sharding_constraint",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "launch":  # loaded when first asked for: it needs multiprocessing
+        from shardwright.launching import launch
+
+        globals()[name] = launch
+        return launch
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -59,6 +59,14 @@ class ProgramError(ShardwrightError, ValueError):
     """An invalid program, or arguments and shardings that don't match it."""
 
 
+class LaunchError(ShardwrightError, RuntimeError):
+    """A launched process that raised, died or did not finish; `rank` is its rank."""
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
 class ImplicitGatherError(ShardwrightError):
     """Inside `strict()`: an operation would gather a sharded dim implicitly."""
 

@@ -1,7 +1,7 @@
-"""Kernels are local: a device's result depends on its own shards alone. They also run on jax.numpy.
+"""Kernels are local: a device's result depends on its own shards alone. They also run on torch and on jax.numpy.
 
 The calls are real: they are recorded from the stacked engine while the cases of all operations run on random meshes and
-shardings. Each call runs again: one device at a time, with garbage on all other devices, and in jax.numpy's functions.
+shardings. Each call runs again: one device at a time, with garbage on all other devices, in torch's and in jax.numpy's functions.
 """
 
 import math
@@ -11,6 +11,7 @@ from itertools import islice
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from hypothesis import Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,8 @@ from shardwright.caches import Cache
 from shardwright.eager import calls as eager_calls
 from shardwright.engines import whole
 from shardwright.engines.stacked import Stacked
+from shardwright.engines.torch.convert import from_host, to_host
+from shardwright.engines.torch.space import TorchSpace
 from shardwright.engines.whole import DIRECT, whole_operation
 from shardwright.kernels import KERNELS, run
 from shardwright.ops import OPS, Attrs, is_small
@@ -345,6 +348,48 @@ def test_data_dependent_kernels_give_what_numpy_gives(monkeypatch, engine, spec,
     for actual, expected in zip(results, numpys(HOST), strict=True):
         assert_same(actual, expected)
     assert ran, f"{kernel} did not run"
+
+
+# -- torch --------------------------------------------------------------------------------------------------------------
+
+TORCH = TorchSpace()
+
+
+def on_torch(call, data):
+    """The results of a call on torch tensors, as host arrays."""
+    made = run(call.on(TORCH), [from_host(x) if isinstance(x, np.ndarray) else x for x in data])
+    assert all(isinstance(x, torch.Tensor) for x in made), "the kernel left the namespace"
+    return [to_host(x) for x in made]
+
+
+def turned(vectors):
+    """Eigenvectors, which are columns, turned so that each one's largest element is positive: their phase is arbitrary."""
+    largest = np.take_along_axis(vectors, np.argmax(np.abs(vectors), axis=-2, keepdims=True), axis=-2)
+    return vectors * (np.abs(largest) / largest)
+
+
+def check_torch(local, data):
+    """On torch the kernel gives what it gives in NumPy: on all lanes, and on the shards of each of three devices."""
+    layouts = iter(zip(local.operands, local.call.operands, strict=True))
+    lanes = [ENGINE.spread(x, *next(layouts)) if isinstance(x, np.ndarray) else x for x in data]
+    size = mesh_size(local)
+    calls = [(local.call, lanes)]
+    calls += [(local.call.at(place), shards_at(local, data, place)) for place in sorted({0, size // 2, size - 1})]
+    for call, operands in calls:
+        for at, (actual, expected) in enumerate(zip(on_torch(call, operands), run(call, operands), strict=True)):
+            if local.name in ("eig", "eigh") and at == 1:
+                actual, expected = turned(actual), turned(expected)
+            assert_alike(local.name, actual, np.asarray(expected))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_runs_on_torch(calls, name):
+    with np.errstate(all="ignore"):
+        for local, data in calls[name]:
+            try:
+                check_torch(local, data)
+            except Exception as error:
+                raise AssertionError(described(local)) from error
 
 
 # -- jax.numpy ----------------------------------------------------------------------------------------------------------

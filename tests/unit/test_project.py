@@ -17,6 +17,7 @@ SOURCE = Path(sw.__file__).parent
 # A module may import those on its own line and above, never those below.
 LAYERS = [
     ["errors", "caches", "lines"],
+    ["launching"],
     ["trees"],
     ["hardware"],
     ["mesh"],
@@ -71,7 +72,7 @@ def test_imports_go_downward(path):
 def test_import_is_light():
     code = "import sys, shardwright; print(sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    for heavy in ("torch", "jax", "xdsl", "rich", "ml_dtypes", "scipy"):
+    for heavy in ("torch", "jax", "xdsl", "rich", "ml_dtypes", "scipy", "multiprocessing"):
         assert f"'{heavy}'" not in loaded
     assert "'numpy'" in loaded
 
@@ -79,7 +80,7 @@ def test_import_is_light():
 def test_the_exported_names_are_these():
     names = """
         Array ImplicitGatherError ImplicitGatherWarning Link Mesh P PerDevice ShapeDtype Sharding ShardwrightError auto_sharding
-        collectives cond errors explain from_shards gather match_sharding_rule measure nn numpy picture plan_reshard
+        collectives cond errors explain from_shards gather launch match_sharding_rule measure nn numpy picture plan_reshard
         process_coords process_index random replicate rules scan shard shard_map sjit strict while_loop
         with_sharding_annotation with_sharding_constraint
     """

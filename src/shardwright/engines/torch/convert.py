@@ -30,7 +30,7 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     found = getattr(torch, name, None) if name in _NAMES else None
     if found is None:
         raise EngineError(f"Torch has no dtype {name}. Convert the tensor first, or use a mesh with engine='numpy'.")
-    return found  # type: ignore[no-any-return]  # torch's dtypes are attributes by name
+    return found
 
 
 @cache

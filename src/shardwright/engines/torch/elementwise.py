@@ -36,7 +36,7 @@ def kind_of(operand: Any) -> Kind:
 def loop_dtypes(ufunc: np.ufunc, kinds: tuple[Kind, ...]) -> tuple[np.dtype[Any], ...]:
     """The dtypes in which NumPy computes, operands first."""
     dtypes = tuple(np.dtype(bool) if kind is bool else kind for kind in kinds)
-    return ufunc.resolve_dtypes((*dtypes, *(None,) * ufunc.nout))  # type: ignore[arg-type]
+    return ufunc.resolve_dtypes((*dtypes, *(None,) * ufunc.nout))
 
 
 def function_of(name: str, device: torch.device) -> Function:
@@ -85,19 +85,36 @@ def _way(name: str, ufunc: np.ufunc, kinds: tuple[Kind, ...], device: torch.devi
 # -- functions that torch has otherwise -----------------------------------------------------------------------------------
 
 
+def _add(x: Tensor, y: Tensor) -> Tensor:
+    if not x.is_complex():
+        return torch.add(x, y)
+    return torch.complex(x.real + y.real, x.imag + y.imag)  # torch multiplies by 1 first: an infinity gives NaNs
+
+
+def _subtract(x: Tensor, y: Tensor) -> Tensor:
+    if not x.is_complex():
+        return torch.subtract(x, y)
+    return torch.complex(x.real - y.real, x.imag - y.imag)
+
+
 def _floor_divide(x: Tensor, y: Tensor) -> Tensor:
     if x.is_floating_point():
         return torch.floor_divide(x, y)
-    odd = (y == 0) | (y == -1)  # processors trap at both: NumPy gives 0, and -x, which may wrap
+    odd = _trapping(y)
     made = torch.floor_divide(x, torch.where(odd, 1, y))
-    return torch.where(y == 0, 0, torch.where(y == -1, -x, made)) if y.dtype.is_signed else torch.where(odd, 0, made)
+    return torch.where(odd, torch.where(y == 0, 0, -x), made)  # -x may wrap
+
+
+def _trapping(y: Tensor) -> Tensor:
+    """Where processors refuse to divide an integer by another: 0, and -1 if the result wraps."""
+    return (y == 0) | (y == -1) if y.dtype.is_signed else y == 0
 
 
 def _remainder(x: Tensor, y: Tensor) -> Tensor:
     if x.is_floating_point():
         made = torch.remainder(x, y)
         return torch.where(made == 0, torch.copysign(made, y), made)
-    odd = (y == 0) | (y == -1) if y.dtype.is_signed else y == 0
+    odd = _trapping(y)
     return torch.where(odd, 0, torch.remainder(x, torch.where(odd, 1, y)))
 
 
@@ -116,13 +133,15 @@ NATIVE: dict[str, Function] = {
     **{
         name: getattr(torch, name)
         for name in """
-            abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift
+            abs acos acosh asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift
             bitwise_xor ceil copysign cos cosh divide exp exp2 expm1 floor fmax fmin greater greater_equal hypot isfinite isinf
             isnan less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor matmul
-            maximum minimum multiply negative nextafter not_equal positive reciprocal signbit sin sinh sqrt square subtract
+            maximum minimum multiply negative nextafter not_equal positive reciprocal signbit sin sinh sqrt square
             tan tanh trunc
         """.split()
     },
+    "add": _add,
+    "subtract": _subtract,
     "bitwise_invert": torch.bitwise_not,
     "conj": torch.conj_physical,
     "degrees": torch.rad2deg,

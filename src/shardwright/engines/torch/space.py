@@ -68,12 +68,13 @@ class TorchSpace:
 
     def make_complex(self, real: Tensor, imag: Tensor) -> Tensor:
         """A complex number from its parts."""
-        return torch.complex(*torch.broadcast_tensors(*self._alike(real, imag)))
+        return torch.complex(*self._alike(real, imag))
 
     # -- choices --------------------------------------------------------------------------------------------------
 
     def where(self, condition: Any, x: Any, y: Any) -> Tensor:
-        return torch.where(self.asarray(condition).to(torch.bool), *self._alike(x, y))
+        a, b = self._alike(x, y)
+        return torch.where(self.asarray(condition).to(torch.bool), a, b)
 
     def clip(self, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
         at_least = x if low is None else self.maximum(x, low)
@@ -92,7 +93,7 @@ class TorchSpace:
         return x.imag if x.is_complex() else torch.zeros_like(x)
 
     def round(self, x: Tensor) -> Tensor:
-        if x.dtype is torch.bool or needs_host("round", [self.dtype(x)]):
+        if needs_host("round", [self.dtype(x)]):
             return self._host(np.round, x)
         return torch.complex(torch.round(x.real), torch.round(x.imag)) if x.is_complex() else torch.round(x)
 
