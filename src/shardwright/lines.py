@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 from functools import lru_cache
-from types import FrameType
+from types import CodeType, FrameType
 
 _LIBRARIES = frozenset(("shardwright", "optree", "numpy", "jax", "torch"))  # their frames are never the user's
 _STDLIB = os.path.dirname(contextlib.__file__) + os.sep
@@ -20,21 +20,38 @@ def user_depth() -> int:
     return max(_users_frame()[0], 1)
 
 
-def user_place() -> tuple[str, int]:
-    """The file and line of the user's code that is running; ("", 0) if none is."""
-    frame = _users_frame()[1]
-    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+def user_frame() -> FrameType | None:
+    """The frame of the user's code that is running."""
+    return _users_frame()[1]
+
+
+def line_at(code: CodeType, offset: int) -> str:
+    """file:line of an instruction, by the code object and the offset that a frame had: cheaper to keep than its line."""
+    line = next((line for start, end, line in code.co_lines() if start <= offset < end and line), code.co_firstlineno)
+    return f"{code.co_filename}:{line}"
 
 
 def _line(frame: FrameType | None) -> str:
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+MOST_KNOWN = 20_000
+_known: dict[CodeType, bool] = {}  # whether code is the user's
+
+
 def _users_frame() -> tuple[int, FrameType | None]:
     """How many frames above the caller a user's code is, and that frame."""
     depth = 0
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_users(frame):
+    while frame is not None:
+        code = frame.f_code
+        users = _known.get(code)
+        if users is None:
+            if len(_known) > MOST_KNOWN:
+                _known.clear()
+            users = _known[code] = _is_users(frame)
+        if users:
+            break
         depth, frame = depth + 1, frame.f_back
     return depth, frame
 

@@ -8,8 +8,12 @@ from typing import Any
 
 def make_engine(device: str) -> Any:
     """The engine on torch tensors: one device a process where there are several processes, else all devices in this one."""
-    from shardwright.engines.torch.distributed import Distributed
     from shardwright.engines.torch.processes import is_distributed
+
+    if is_distributed():
+        from shardwright.engines.torch.distributed import Distributed
+
+        return Distributed(device)
     from shardwright.engines.torch.stacked import StackedTorch
 
-    return Distributed(device) if is_distributed() else StackedTorch(device)
+    return StackedTorch(device)

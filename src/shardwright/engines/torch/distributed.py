@@ -30,7 +30,7 @@ from shardwright.engines.torch.space import TorchSpace
 from shardwright.engines.views import Shards
 from shardwright.errors import ArrayError, CoherenceError, CollectiveError, EngineError
 from shardwright.kernels import run
-from shardwright.lines import user_place
+from shardwright.lines import source_line
 from shardwright.mesh import Mesh
 from shardwright.plan import (
     Code,
@@ -44,6 +44,7 @@ from shardwright.plan import (
     Reduce,
     Regroup,
     Step,
+    group_of,
     move_steps,
 )
 from shardwright.sharding import REDUCTIONS, Layout, Sharding, describe, layout_of
@@ -114,7 +115,7 @@ class Distributed:
         for x in scalars:
             if not isinstance(x, Tensor):
                 key ^= key_of(f"{type(x).__name__} {x!r}")
-        world.calls.add(key, text, *user_place())
+        world.calls.add(key, text)
         if self._checks or checking.get():
             self._compare(text)
 
@@ -140,8 +141,8 @@ class Distributed:
             raise reports.lost(error, f"{what}{self._line()}") from error
 
     def _line(self) -> str:
-        file, line = user_place()
-        return f" ({file}:{line})" if line else ""
+        line = source_line()
+        return f" ({line})" if line else ""
 
     def agree(self, steps: tuple[str, ...]) -> None:
         """Refuse to go on unless every process holds the same program; names the first step that differs."""
@@ -206,8 +207,8 @@ class Distributed:
         """What the device at a place holds; an error if that is another process's."""
         if place != self.place(layout.mesh):
             raise EngineError(
-                f"This shard is on rank {layout.mesh.device_ids[place]}, and this is rank {self.world.rank}: a process sees only "
-                f"its own. Use np.asarray(x) for the whole tensor, on all ranks together."
+                f"This shard is on rank {layout.mesh.device_ids[place]}, and this is rank {self.world.rank}: a process sees "
+                f"only its own. Use np.asarray(x) for the whole tensor, on all ranks together."
             )
         return to_host(self._held(data))
 
@@ -218,7 +219,9 @@ class Distributed:
 
     def _held(self, data: Any) -> Tensor:
         if isinstance(data, Absent):
-            raise EngineError(f"rank {self.world.rank} has no part of this array: it is on the {ranks_in_use(data.mesh)}.")
+            raise EngineError(
+                f"rank {self.world.rank} has no part of this array: it is on the {ranks_in_use(data.mesh)}."
+            )
         return data  # type: ignore[no-any-return]
 
     def astype(self, data: Tensor, dtype: Any) -> Tensor:
@@ -288,7 +291,7 @@ class Distributed:
 
     def _prepared(self, local: Local, place: int) -> Callable[..., Any]:
         call = local.call.at(place).on(self.xp)
-        direct = self.xp.direct(call)
+        direct = getattr(self.xp, "direct", lambda call: None)(call)
         if direct is not None:
             return direct  # type: ignore[no-any-return]
         if len(call.results) == 1:
@@ -297,7 +300,9 @@ class Distributed:
 
     def local(self, local: Local, data: Sequence[Any]) -> tuple[Tensor, ...]:
         """A kernel on this process's shards."""
-        shown = ", ".join(describe(at.sharding, at.shape, d) for at, d in zip(local.operands, local.call.dtypes, strict=True))
+        shown = ", ".join(
+            describe(at.sharding, at.shape, d) for at, d in zip(local.operands, local.call.dtypes, strict=True)
+        )
         text = f"{local.name} of {shown}" if shown else f"{local.name} of {local.results[0].shape}"
         self.note(key_of(f"{text} {_attrs(local.call.attrs)}"), text, data)
         made = self.computation(local)(*(self._held(x) if not isinstance(x, Tensor) else x for x in data))
@@ -380,7 +385,7 @@ class Distributed:
 
         def members() -> tuple[int, ...]:
             place = self.place(mesh)
-            return tuple(int(mesh.device_ids[p]) for p in step.members(place))
+            return tuple(int(mesh.device_ids[p]) for p in group_of(mesh, step.pieces, place))
 
         return self._route(("ranks", mesh, step.pieces), members)  # type: ignore[no-any-return]
 
@@ -401,7 +406,9 @@ class Distributed:
         return [self._reduced(steps[0], data[0])]
 
     def _reduced(self, step: Reduce, data: Tensor) -> Tensor:
-        chunks = [tuple(box) for box in step.chunks(self.place(step.source.mesh))] if step.name == "reduce_scatter" else None
+        chunks = (
+            [tuple(box) for box in step.chunks(self.place(step.source.mesh))] if step.name == "reduce_scatter" else None
+        )
         op, dtype = step.source.reduction, self.xp.dtype(data)
         return self._combined(step, self._ranks(step), data, op, step.carrier, dtype, chunks)
 
@@ -425,15 +432,14 @@ class Distributed:
             return xp.astype(pairwise(a, b), carrier)  # type: ignore[no-any-return]
 
         def communicate() -> Tensor:
+            if len(ranks) == 1:
+                return work if chunks is None else work[chunks[0]]  # type: ignore[no-any-return]
             group = self.world.group(ranks, self._device)
             if chunks is None:
                 return transport.all_reduce(group, work, native, combine)
             return transport.reduce_scatter(group, [work[chunk] for chunk in chunks], combine)
 
-        if len(ranks) == 1:
-            total = work if chunks is None else work[chunks[0]]
-        else:
-            total = self._guarded(what, communicate)
+        total = self._guarded(what, communicate)
         if op == "average":
             total = xp.divide(total, xp.asarray(len(ranks)))
         return xp.astype(total, dtype)  # type: ignore[no-any-return]
@@ -524,7 +530,9 @@ class Distributed:
         try:
             shapes = [np.broadcast_shapes(*(v.local_shapes.at(place) for v in views)) for place in range(count)]
         except ValueError as error:
-            raise CollectiveError(f"{ufunc.__name__}: the operands have different sizes on some device: {error}") from error
+            raise CollectiveError(
+                f"{ufunc.__name__}: the operands have different sizes on some device: {error}"
+            ) from error
         made = ufunc(*(to_host(x.tensor) if isinstance(x, Own) else x for x in operands), **options)
         each = made if isinstance(made, tuple) else (made,)
         return tuple(Own(from_host(np.asarray(x), self.device), LocalShapes.of(mesh, shapes)) for x in each)
@@ -624,7 +632,9 @@ def _shapes_of(layout: Layout) -> LocalShapes:
 
 def _described(plan: OperationPlan) -> str:
     """An operation with its operands and attributes: equal in all processes that make the same call."""
-    kinds = [describe(k[0].sharding, k[0].shape, k[1]) if isinstance(k, tuple) else type(k).__name__ for k in plan.kinds]
+    kinds = [
+        describe(k[0].sharding, k[0].shape, k[1]) if isinstance(k, tuple) else type(k).__name__ for k in plan.kinds
+    ]
     return f"{plan.title} of {', '.join(kinds)}{_attrs(plan.attrs)}"
 
 

@@ -65,7 +65,7 @@ def local_route(step: LocalStep, rank: int) -> Route:
         for member, device in zip(members, ids, strict=True)
         if member != place
         for m in step.messages(member)
-        if m.sender == place
+        if m.sender == place and elements(m.source)
     )
     return _route(tuple(ids) if step.received else (), rank, step.result_at(place), arrived, left)
 
