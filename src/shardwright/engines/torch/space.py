@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from shardwright.engines.torch.convert import as_bits, from_host, numpy_dtype, torch_dtype
-from shardwright.engines.torch.elementwise import function_of, kind_of, scalar
+from shardwright.engines.torch.direct import direct
+from shardwright.engines.torch.elementwise import Function, function_of, kind_of, scalar
 from shardwright.engines.torch.host import letter_of, needs_host, on_host
 from shardwright.engines.torch.matrices import Fourier, Matrices
+from shardwright.kernels import Call
 
 Axis = int | Sequence[int] | None
 
@@ -35,6 +37,10 @@ class TorchSpace:
     def dtype(x: Tensor) -> np.dtype[Any]:
         """The dtype as NumPy has it."""
         return numpy_dtype(x.dtype)
+
+    def direct(self, call: Call, kinds: tuple[Any, ...]) -> Function | None:
+        """Torch's function in place of a kernel without lanes, for operands of these kinds; None where the kernel must run."""
+        return direct(call, kinds, self)
 
     # -- tensors from other things --------------------------------------------------------------------------------
 
