@@ -13,16 +13,15 @@ from shardwright.eager.calls import (
     operator_method,
     operators,
     recording,
-    source_line,
     strict,
     tracing,
     unary,
-    user_depth,
     warn,
 )
 from shardwright.eager.held import Held
 from shardwright.eager.placement import auto_sharding, auto_spec, current_policy, sharding_for
 from shardwright.eager.tapes import taped
+from shardwright.lines import source_line, user_depth
 
 __all__ = [
     "Held",

@@ -69,7 +69,7 @@ class Report(NamedTuple):
     """Where a process is."""
 
     beat: int
-    count: int
+    calls: int
     digest: int
     call: str
     status: str  # running, failed or ended
@@ -192,22 +192,21 @@ class Reports:
         told = sorted({rank for report in now if report is not None for rank in report.blames} - {self.rank})
         if told:
             return told
-        gone = [r for r in others if (b := now[r]) is None or (before[r] is not None and b.beat == before[r].beat)]
-        gone += [r for r in others if (b := now[r]) is not None and b.status == "ended" and r not in gone]
+        gone = [r for r in others if _is_gone(before[r], now[r])]
         if gone:
             return sorted(gone)
-        counts = [(report.count, report.digest) if report is not None else (-1, 0) for report in now]
+        counts = [(report.calls, report.digest) if report is not None else (-1, 0) for report in now]
         return [rank for rank in _minority(counts) if rank != self.rank] if len(set(counts)) > 1 else []
 
     def _told(self, rank: int, report: "Report | None") -> str:
         if report is None:
             return f"rank {rank} does not answer."
         if report.status == "ended":
-            return f"rank {rank} has ended after its call {report.count}, {report.call}."
+            return f"rank {rank} has ended after its call {report.calls}, {report.call}."
         own = self.calls.count
-        if report.count != own or report.digest != self.calls.digest:
-            return f"rank {rank} is at its call {report.count}, {report.call}, while this is call {own}."
-        return f"rank {rank} was killed or hangs at its call {report.count}, {report.call}."
+        if report.calls != own or report.digest != self.calls.digest:
+            return f"rank {rank} is at its call {report.calls}, {report.call}, while this is call {own}."
+        return f"rank {rank} was killed or hangs at its call {report.calls}, {report.call}."
 
     def _first_difference(self, blamed: Sequence[int], reports: "list[Report | None]") -> str:
         """The first call that a rank to blame made and others did not, in words."""
@@ -216,7 +215,7 @@ class Reports:
             report = reports[rank]
             if good is None or report is None or not report.recent:
                 continue
-            theirs, ours = dict(map(tuple, report.recent)), dict(map(tuple, good.recent))
+            theirs, ours = ({number: text for number, text in some.recent} for some in (report, good))
             for number in sorted({*theirs, *ours}):
                 if number >= max(min(theirs), min(ours)) and theirs.get(number) != ours.get(number):
                     return (
@@ -245,6 +244,11 @@ class Reports:
     def _ends(self, blamed: Sequence[int], text: str) -> CoherenceError:
         self.error = CoherenceError(f"{text} This run has ended: start all processes again.", tuple(blamed))
         return self.error
+
+
+def _is_gone(before: Report | None, now: Report | None) -> bool:
+    """Whether a process has ended, or stopped to report."""
+    return now is None or now.status == "ended" or (before is not None and before.beat == now.beat)
 
 
 def _minority(counts: Sequence[tuple[int, int]]) -> list[int]:

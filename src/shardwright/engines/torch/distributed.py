@@ -223,11 +223,11 @@ class Distributed:
             raise EngineError(
                 f"rank {self.world.rank} has no part of this array: it is on the {ranks_in_use(data.mesh)}."
             )
-        return data  # type: ignore[no-any-return]
+        return data
 
     def astype(self, data: Tensor, dtype: Any) -> Tensor:
         """Elements converted to a dtype."""
-        return self.xp.astype(self._held(data), dtype)  # type: ignore[no-any-return]
+        return self.xp.astype(self._held(data), dtype)
 
     def copy(self, data: Tensor) -> Tensor:
         """The same shard in memory of its own."""
@@ -240,7 +240,7 @@ class Distributed:
     def stack(self, rows: Sequence[Tensor], layout: Layout, dtype: Any) -> Tensor:
         """Rows as a table."""
         if not rows:
-            return self.xp.zeros(layout.at(self.place(layout.mesh)).local_shape, dtype)  # type: ignore[no-any-return]
+            return self.xp.zeros(layout.at(self.place(layout.mesh)).local_shape, dtype)
         return torch.stack(list(rows))
 
     def agreed(self, mesh: Mesh, numbers: Mapping[int, Sequence[int]]) -> list[list[int]]:
@@ -346,12 +346,12 @@ class Distributed:
         if route.shape is None:
             return None
         if not route.ranks and len(route.own) == 1 and route.is_complete and not keep:
-            return taken(data, route.own[0][0])  # type: ignore[no-any-return]
+            return taken(data, route.own[0][0])
         made = data.clone() if keep else self._blank(step, route)
         for source, target in route.own:
             made[target] = taken(data, source)
         for part, boxes in zip(parts, route.comes, strict=True):
-            for (target, _), piece in zip(boxes, part.split([count for _, count in boxes]), strict=True):
+            for (target, _), piece in zip(boxes, torch.split(part, [count for _, count in boxes]), strict=True):
                 made[target] = piece.view(made[target].shape)
         return made
 
@@ -360,7 +360,7 @@ class Distributed:
         if route.is_complete:
             return torch.empty(route.shape, dtype=torch_dtype(step.dtype), device=self.device)
         fill = step.fill if isinstance(step, Fetch) else 0
-        return self.xp.full(route.shape, fill, dtype=step.dtype)  # type: ignore[no-any-return]
+        return self.xp.full(route.shape, fill, dtype=step.dtype)
 
     def _exchange(self, ranks: tuple[int, ...], sends: list[Tensor], sizes: list[int]) -> list[Tensor]:
         return transport.exchange(self.world.group(ranks, self._device), sends, sizes)
@@ -381,7 +381,7 @@ class Distributed:
             place = self.place(mesh)
             return tuple(int(mesh.device_ids[p]) for p in group_of(mesh, step.pieces, place))
 
-        return self._route(("ranks", mesh, step.pieces), members)  # type: ignore[no-any-return]
+        return self._route(("ranks", mesh, step.pieces), members)
 
     def fused(self, fused: Fused, data: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Several reductions as one message."""
@@ -394,7 +394,7 @@ class Distributed:
             if len(kinds) == 1:
                 joined = torch.cat([x.reshape(-1) for x in data])
                 whole = self._reduced(steps[0], joined)
-                pieces = whole.split([x.numel() for x in data])
+                pieces = torch.split(whole, [x.numel() for x in data])
                 return [piece.view(x.shape) for piece, x in zip(pieces, data, strict=True)]
             return [self._reduced(step, x) for step, x in zip(steps, data, strict=True)]
         return [self._reduced(steps[0], data[0])]
@@ -423,11 +423,11 @@ class Distributed:
         native = "sum" if op == "average" else op
 
         def combine(a: Tensor, b: Tensor) -> Tensor:
-            return xp.astype(pairwise(a, b), carrier)  # type: ignore[no-any-return]
+            return xp.astype(pairwise(a, b), carrier)
 
         def communicate() -> Tensor:
             if len(ranks) == 1:
-                return work if chunks is None else work[chunks[0]]  # type: ignore[no-any-return]
+                return work if chunks is None else work[chunks[0]]
             group = self.world.group(ranks, self._device)
             if chunks is None:
                 return transport.all_reduce(group, work, native, combine)
@@ -436,7 +436,7 @@ class Distributed:
         total = self._guarded(what, communicate)
         if op == "average":
             total = xp.divide(total, xp.asarray(len(ranks)))
-        return xp.astype(total, dtype)  # type: ignore[no-any-return]
+        return xp.astype(total, dtype)
 
     def move(self, data: Any, source: Layout, target: Layout) -> Any:
         """A change of sharding, step by step."""

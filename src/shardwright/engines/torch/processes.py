@@ -64,7 +64,7 @@ class World:
         self.rank, self.size, self.timeout = dist.get_rank(), dist.get_world_size(), timeout
         self._groups: dict[tuple[tuple[int, ...], str], Group] = {}
         self._handles: dict[tuple[tuple[int, ...], str], Any] = {}  # by sorted ranks: making one takes milliseconds
-        store = dist.distributed_c10d._get_default_store()
+        store: Any = dist.distributed_c10d._get_default_store()
         self.calls = Calls()
         self.reports = Reports(store.clone(), self.rank, self.size, self.calls)
         self.control = self._new(tuple(range(self.size)), "gloo")

@@ -42,7 +42,7 @@ def exchange(group: Group, sends: Sequence[Tensor], sizes: Sequence[int]) -> lis
     raw = [x if width == 1 and dtype in TRAVELS else x.view(torch.uint8) for x in (taken, given)]
     incoming, outgoing = [sizes[m] * width for m in at], [sends[m].numel() * width for m in at]
     dist.all_to_all_single(raw[0], raw[1], incoming, outgoing, group=group.handle)
-    pieces = taken.split([sizes[member] for member in at])
+    pieces = torch.split(taken, [sizes[member] for member in at])
     return [pieces[group.order[member]] for member in range(count)]
 
 
