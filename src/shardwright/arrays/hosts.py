@@ -110,7 +110,7 @@ def host_array(value: object) -> NDArray[Any]:
 
 
 def _from_torch(value: Any) -> NDArray[Any]:
-    """A torch tensor's memory; small floats, which NumPy gets from ml_dtypes, go as integers of their size."""
+    """A torch tensor's memory."""
     torch = sys.modules["torch"]
     if value.is_meta:
         raise ArrayError(
@@ -119,13 +119,9 @@ def _from_torch(value: Any) -> NDArray[Any]:
         )
     if value.layout is not torch.strided or value.is_quantized:
         raise ArrayError(f"A tensor of layout {value.layout} can't be sharded. Make it dense first: t.to_dense().")
-    plain = value.detach().cpu().resolve_conj().resolve_neg()
-    dtype = as_dtype(plain.dtype)
-    if dtype.type.__module__ == "numpy":
-        result: NDArray[Any] = plain.numpy()
-        return result
-    bits = {1: torch.uint8, 2: torch.int16}[dtype.itemsize]
-    return np.asarray(plain.view(bits).numpy()).view(dtype)
+    from shardwright.engines.torch.convert import to_host  # imports torch, which is loaded already
+
+    return to_host(value)
 
 
 def own_copy(host: NDArray[Any]) -> NDArray[Any]:
