@@ -215,7 +215,7 @@ class Reports:
             report = reports[rank]
             if good is None or report is None or not report.recent:
                 continue
-            theirs, ours = ({number: text for number, text in some.recent} for some in (report, good))
+            theirs, ours = (dict(some.recent) for some in (report, good))
             for number in sorted({*theirs, *ours}):
                 if number >= max(min(theirs), min(ours)) and theirs.get(number) != ours.get(number):
                     return (

@@ -33,11 +33,13 @@ def _elementwise(call: Call, kinds: Kinds, space: Space) -> Function | None:
     """Bare where no operand must be converted: tensors of one dtype, and scalars that torch converts as NumPy does."""
     name, small = call.name, small_dtype(call.dtypes)
     if small is not None:  # NumPy has no weak scalars beside these
-        kinds = tuple(small if kind in (int, float) else kind for kind in kinds)
+        kinds = tuple(small if kind is int or kind is float else kind for kind in kinds)
     dtypes = loop_dtypes(getattr(np, name), kinds)
     if dtypes[-1] != call.result_dtypes[0] or (name in _OWN and letter_of(dtypes[0]) in _OWN[name]):
         return None
     general, native = converting(name, kinds, space.device), native_of(name, dtypes)
+    if native is None and small is not None:
+        return None
     arrays = [(kind, dtype) for kind, dtype in zip(kinds, dtypes, strict=False) if isinstance(kind, np.dtype)]
     if native is None or any(kind != dtype for kind, dtype in arrays):
         return general
@@ -46,8 +48,8 @@ def _elementwise(call: Call, kinds: Kinds, space: Space) -> Function | None:
     if small is not None or dtypes[0] not in _SCALED or not _gives(native, kinds, dtypes[-1], space):
         return general
     if name == "pow":
-        return _power(general) if kinds[1] in (int, float) and dtypes[0].kind == "f" else general
-    return _guarded(native, general) if int in kinds else native
+        return _power(general) if not isinstance(kinds[1], np.dtype) and dtypes[0].kind == "f" else general
+    return _guarded(native, general) if any(kind is int for kind in kinds) else native
 
 
 _OWN = {"floor_divide": "f", "expm1": "c", "tanh": "c"}  # kernels add to these
@@ -215,7 +217,7 @@ def _astype(call: Call, kinds: Kinds, space: Space) -> Function | None:
     if len(call.operands) != 1:
         return None
     wanted = torch_dtype(dtype)
-    if letter_of(np.dtype(dtype)) == "s" or (kinds[0].kind == "c" and not wanted.is_complex):
+    if "s" in (letter_of(np.dtype(dtype)), letter_of(kinds[0])) or (kinds[0].kind == "c" and not wanted.is_complex):
         return lambda x: space.astype(x, wanted)
     return lambda x: x.to(wanted)
 

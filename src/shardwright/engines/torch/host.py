@@ -31,6 +31,7 @@ HOST: dict[str, tuple[str, str]] = {  # function: the letters of dtypes, and why
     "less_equal": ("c", _ORDER),
     "log1p": ("c", "torch's is inexact near 0 and NaN where a part is infinite"),
     "matmul": ("b", "torch has none for booleans"),
+    "matrix_power": ("biu", "torch has none for integers"),
     "max": ("c", _ORDER),
     "maximum": ("c", _ORDER),
     "min": ("c", _ORDER),

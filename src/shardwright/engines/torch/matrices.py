@@ -49,8 +49,8 @@ class Fourier:
 
 
 def _transformable(x: Tensor) -> Tensor:
-    """Half precision in float32, integers in float64, as NumPy transforms them."""
-    if x.dtype is torch.float16:
+    """Small floats in float32, integers in float64, as NumPy transforms them."""
+    if x.is_floating_point() and x.dtype.itemsize < 4:
         return x.to(torch.float32)
     return x if x.is_floating_point() or x.is_complex() else x.to(torch.float64)
 
@@ -60,7 +60,7 @@ class Matrices:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        for name in "cholesky det inv slogdet solve svdvals eigh eigvalsh qr svd eig eigvals pinv matrix_rank".split():
+        for name in "cholesky det inv slogdet solve svdvals eigh eigvalsh qr svd eig eigvals matrix_rank".split():
             setattr(self, name, self._function(name))
 
     def _function(self, name: str) -> Callable[..., Any]:
@@ -79,7 +79,12 @@ class Matrices:
         return torch.diagonal(x, offset, -2, -1)
 
     def matrix_power(self, x: Tensor, n: int) -> Tensor:
-        return on_host(self.device, np.linalg.matrix_power, x, n)
+        if needs_host("matrix_power", [numpy_dtype(x.dtype)]):
+            return on_host(self.device, np.linalg.matrix_power, x, n)
+        return _raising(torch.linalg.matrix_power)(x, n)
+
+    def pinv(self, x: Tensor, rtol: Any = 1e-15) -> Tensor:
+        return _raising(torch.linalg.pinv)(_solvable(x)[0], rtol=rtol)
 
     def norm(self, x: Tensor, ord: Any, axis: tuple[int, int], keepdims: bool) -> Tensor:
         if needs_host("norm", [numpy_dtype(x.dtype)]):

@@ -25,6 +25,7 @@ class TorchSpace:
     def __init__(self, device: Any = "cpu") -> None:
         self.device = torch.device(device)
         self.fft, self.linalg = Fourier(self.device), Matrices(self.device)
+        self._product = function_of("matmul", self.device)
 
     def __getattr__(self, name: str) -> Any:
         if not isinstance(getattr(np, name, None), np.ufunc):
@@ -53,11 +54,11 @@ class TorchSpace:
         return from_host(array, self.device)
 
     def astype(self, x: Tensor, dtype: Any) -> Tensor:
-        """Elements converted; those that become float8 on the host, since torch's may saturate."""
+        """Elements converted; float8 on the host, since torch's may saturate, and has another 0 of float8_e8m0fnu."""
         wanted = torch_dtype(dtype)
         if x.dtype is wanted:
             return x
-        if letter_of(numpy_dtype(wanted)) == "s":
+        if "s" in (letter_of(numpy_dtype(wanted)), letter_of(numpy_dtype(x.dtype))):
             return self._host(lambda array: array.astype(numpy_dtype(wanted)), x)
         if x.is_complex() and not wanted.is_complex and wanted is not torch.bool:
             x = x.real  # torch would warn
@@ -102,6 +103,13 @@ class TorchSpace:
         if needs_host("round", [self.dtype(x)]):
             return self._host(np.round, x)
         return torch.complex(torch.round(x.real), torch.round(x.imag)) if x.is_complex() else torch.round(x)
+
+    def matmul(self, x: Tensor, y: Tensor) -> Tensor:
+        """Small floats stay small, where NumPy gives float32; integers on the host, except on the CPU."""
+        floats = x.dtype.is_floating_point or x.dtype.is_complex
+        if x.dtype is y.dtype and floats and x.dtype.itemsize > 1:
+            return torch.matmul(x, y)
+        return self._product(x, y) if floats or self.device.type == "cpu" else self._host(np.matmul, x, y)
 
     # -- elements moved -------------------------------------------------------------------------------------------
 
@@ -185,7 +193,7 @@ class TorchSpace:
         if needs_host("mean", [self.dtype(x)]):
             return self._host(np.mean, x, axis=axis)
         wide = x if x.is_floating_point() or x.is_complex() else x.to(torch.float64)
-        return torch.mean(wide, _dims(x, axis))
+        return torch.mean(wide, dims) if (dims := _dims(x, axis)) else wide
 
     def argmax(self, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
         if needs_host("argmax", [self.dtype(x)]):
