@@ -82,6 +82,18 @@ def test_the_first_error_in_time_is_raised_with_its_rank(groups, tmp_path):
     assert pickle.loads(pickle.dumps(caught.value)).rank == 2
 
 
+def test_outcomes_has_every_process_to_its_end():
+    with Processes(3) as group:
+        first, second, third = group.outcomes(calls.fail_alone, 1)
+        assert (first, third) == (0, 2)
+        assert isinstance(second, LaunchError)
+        assert (second.rank, str(second.__cause__)) == (1, "alone")
+        assert group.run(rank) == [0, 1, 2]
+        with pytest.raises(LaunchError, match=r"^ranks 0, 2 of 3 had not finished die"):
+            group.outcomes(calls.die, 1, signal.SIGKILL, timeout=0.5)
+        assert group.closed
+
+
 def test_errors_that_cant_be_loaded_are_told_by_their_text(groups):
     with pytest.raises(LaunchError, match=r"rank 1 of 2 raised UnloadableError: can't be loaded") as caught:
         groups(2).run(calls.raise_unloadable)

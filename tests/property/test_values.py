@@ -17,7 +17,19 @@ NAMES = st.one_of(
     st.text(st.characters(exclude_characters=":@,+/~{}[]() \t\n"), min_size=1, max_size=4),
     st.sampled_from(keyword.kwlist),
     st.sampled_from(
-        ["devices", "engine", "device", "timeout", "links", "shape", "axis_names", "self", "sizes", "__debug__", "match"]
+        [
+            "devices",
+            "engine",
+            "device",
+            "timeout",
+            "links",
+            "shape",
+            "axis_names",
+            "self",
+            "sizes",
+            "__debug__",
+            "match",
+        ]
     ),
 )
 LINKS = st.builds(

@@ -52,6 +52,13 @@ def die(bad, number):
     time.sleep(600)
 
 
+def fail_alone(bad):
+    if rank() == bad:
+        raise ValueError("alone")
+    time.sleep(0.3)  # longer than a launch waits for others after an error
+    return rank()
+
+
 def leave(bad, status):
     if rank() == bad:
         os._exit(status)

@@ -38,7 +38,7 @@ from shardwright.plan.reshard import (
     plan_reshard,
     relabelled,
 )
-from shardwright.plan.rings import Reduce, carrier
+from shardwright.plan.rings import Reduce, carrier, sub_blocks
 from shardwright.plan.steps import Message, Move, Regroup, Step
 from shardwright.plan.strategy import (
     Price,
@@ -107,4 +107,5 @@ __all__ = [
     "scales_safely",
     "strategies",
     "strategy_for",
+    "sub_blocks",
 ]
