@@ -1,5 +1,9 @@
 """GT's engine API on real processes, and its refusals in one."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -88,6 +92,16 @@ def test_a_killed_process_is_named_by_the_others():
 
 def test_the_strategies_of_the_document(groups):
     assert groups(4).run(calls.strategies) == [[(128, 32), (), (128, 32), (32, 32)]] * 4
+
+
+def test_the_example_runs_under_torchrun():
+    example = Path(__file__).parents[2] / "examples" / "strategies.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(example)]
+    ran = subprocess.run(torchrun, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count(": True\n") == 6
+    assert ": False" not in ran.stdout
+    assert "worker 3: A[96:128, :] @ B = 32×32 -> 128×32" in ran.stdout
 
 
 def test_without_processes_the_error_says_how_to_start_them(monkeypatch):
