@@ -32,7 +32,7 @@ def fail_on(bad, folder):
             mark.touch()
     while not mark.exists():
         time.sleep(0.01)
-    time.sleep(0.01)
+    time.sleep(0.5)  # by then the error has left the call
     raise ConnectionError(f"rank {bad} is gone")
 
 

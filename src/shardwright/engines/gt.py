@@ -1,6 +1,5 @@
 """GT's engine API: collectives on one tensor a process, for code that handles its shards itself."""
 
-from functools import cache
 from importlib.util import find_spec
 from typing import Any, NoReturn, Protocol
 
@@ -28,7 +27,6 @@ class ProcessEngine(Protocol):
         """This process's block of the sum: of n rows over k processes the first ones get ceil(n/k), the last ones the rest."""
 
 
-@cache
 def engine(name: str) -> ProcessEngine:
     """The collectives of an engine, on tensors of this process.
 

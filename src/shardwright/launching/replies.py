@@ -13,7 +13,7 @@ from shardwright.errors import LaunchError
 from shardwright.launching.calls import Call
 from shardwright.launching.member import Inbox, Member
 
-ASK = 1.0  # seconds to wait for the stacks of processes that have not finished
+ASK = 3.0  # seconds to wait for the stacks of processes that have not finished
 # A death is noticed in the parent, an error is timed where it is raised. Errors up to so many seconds before the notice
 # count as consequences of the death, as when connections to the dead process break.
 NOTICE = 0.2

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.engines.torch import transport
+from shardwright.engines.torch.coherence import key_of
 from shardwright.engines.torch.processes import Group, World
 from shardwright.errors import CoherenceError, EngineError
 from shardwright.mesh import Axes, Mesh
@@ -87,14 +88,19 @@ class _Call:
         dims = ", ".join(map(str, shape))
         request = f"{self.name} of {str(self.tensor.dtype).removeprefix('torch.')}[{dims}]"
         length = self.tensor.shape[0] if self.tensor.ndim else 1
-        text = f"{length} {request}".encode()[:HEADER].ljust(HEADER)
+        text = f"{length} {key_of(request)} {request}".encode()[:HEADER].ljust(HEADER)
         header = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         over = self.world.group(self.ranks)
         headers = self._guarded(lambda: transport.all_gather(over, header))
-        lengths, requests = zip(*(bytes(row.tolist()).decode().rstrip().split(" ", 1) for row in headers), strict=True)
-        if len(set(requests)) > 1:
+        texts = [bytes(row.tolist()).decode().rstrip() for row in headers]
+        lengths, keys, requests = zip(*(text.split(" ", 2) for text in texts), strict=True)
+        if len(set(keys)) > 1:
             told = "; ".join(f"rank {rank}: {asked}" for rank, asked in zip(self.ranks, requests, strict=True))
-            raise CoherenceError(f"The processes of a group ask for different things. {told}. Make them the same.")
+            usual = max(keys, key=keys.count)
+            others = tuple(rank for rank, key in zip(self.ranks, keys, strict=True) if key != usual)
+            raise CoherenceError(
+                f"The processes of a group ask for different things. {told}. Make them the same.", others
+            )
         return [int(length) for length in lengths]
 
     def run(self, collective: Any, sums: bool = True) -> Tensor:
