@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from heap import counted, simulated, unread
-from helpers import assert_same
+from helpers import assert_same, held_by
 from programs import programs
 from shardwright import collectives as c
 from shardwright.errors import CollectiveError
@@ -23,7 +23,7 @@ def close(actual, expected):
     assert actual.shape == np.shape(expected)
     assert actual.dtype == np.asarray(expected).dtype
     np.testing.assert_allclose(np.asarray(actual), expected, rtol=1e-8, atol=1e-8)
-    again = sw.from_shards(actual.mesh, actual.sharding, [shard.data for shard in actual.shards])
+    again = sw.from_shards(actual.mesh, actual.sharding, held_by(actual))
     np.testing.assert_allclose(np.asarray(again), expected, rtol=1e-8, atol=1e-8)
 
 

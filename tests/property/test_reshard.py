@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import oracle
 import shardwright as sw
 import strategies
-from helpers import assert_devices
+from helpers import assert_devices, held_by
 from shardwright.errors import ShardingError
 from shardwright.plan import move_costs, volume
 from shardwright.plan.windows import Blocks
@@ -37,7 +37,7 @@ def held(host, sharding):
 
 
 def check(x, host):
-    assert_devices(x.mesh, [shard.data for shard in x.shards], held(host, x.sharding))
+    assert_devices(x.mesh, held_by(x), held(host, x.sharding))
 
 
 def follow(plan, x, host):

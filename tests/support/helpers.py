@@ -3,6 +3,9 @@
 import ml_dtypes
 import numpy as np
 
+import shardwright as sw
+from shardwright.engines import engine_of
+
 
 def assert_same(actual, expected):
     """Equal in shape, dtype and every element (NaN equals NaN)."""
@@ -45,3 +48,10 @@ def assert_devices(mesh, actual, expected, exact=True):
             (assert_same if exact else assert_close)(tensor, expected[coords])
         except AssertionError as error:
             raise AssertionError(f"device {coords}: {error}") from error
+
+
+def held_by(x):
+    """What each device of an array holds, in their order; over several processes a collective."""
+    if engine_of(x.mesh).processes > 1:
+        return sw.PerDevice.of(x.lanes).values()
+    return [shard.data for shard in x.shards]

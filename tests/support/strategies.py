@@ -13,23 +13,37 @@ NUMBERS = [np.dtype(c) for c in "bhilqBHILQefdgFDG"]
 SMALL_FLOATS = [np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)]
 DTYPES = [np.dtype(bool), *NUMBERS, *SMALL_FLOATS]
 
-dtypes = st.sampled_from(DTYPES)
-
 ENGINE = ["numpy"]  # that meshes are drawn for; tests/property/conftest.py runs every property on each
+DEVICES = [None]  # how many devices every mesh has, where processes hold them
+
+
+def is_held(dtype):
+    """Whether the engine has a dtype: torch has no long doubles."""
+    return ENGINE[0] != "torch" or dtype.char not in "gG"
+
+
+dtypes = st.sampled_from(DTYPES).filter(is_held)
+numbers = st.sampled_from(DTYPES[1:]).filter(is_held)
 
 
 @st.composite
 def meshes(draw, max_axes=5, max_devices=24):
     """A mesh of 1 to 5 axes of sizes 1 to 6, sometimes with device ids of its own."""
     names = draw(st.permutations(["a", "b", "c", "d", "e"]))[: draw(st.integers(1, max_axes))]
-    sizes, room = {}, max_devices
+    sizes, room = {}, DEVICES[0] or max_devices
     for name in names:
-        sizes[name] = draw(st.integers(1, min(6, room)))
+        sizes[name] = draw(st.integers(1, min(6, room)) if DEVICES[0] is None else st.sampled_from(divisors(room)))
         room //= sizes[name]
+    if DEVICES[0] is not None:
+        sizes[names[-1]] *= room
     if draw(st.integers(0, 4)) == 0:
         ids = draw(st.permutations(range(math.prod(sizes.values()))))
         return sw.Mesh(sizes, devices=ids, engine=ENGINE[0])
     return sw.Mesh(sizes, engine=ENGINE[0])
+
+
+def divisors(n):
+    return [d for d in range(1, n + 1) if n % d == 0]
 
 
 def pieces(draw, mesh):

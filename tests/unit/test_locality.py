@@ -1,7 +1,7 @@
-"""Kernels are local: a device's result depends on its own shards alone. They also run on jax.numpy.
+"""Kernels are local: a device's result depends on its own shards alone. They also run on torch and on jax.numpy.
 
 The calls are real: they are recorded from the stacked engine while the cases of all operations run on random meshes and
-shardings. Each call runs again: one device at a time, with garbage on all other devices, and in jax.numpy's functions.
+shardings. Each call runs again: one device at a time, with garbage on all other devices, on torch and on jax.numpy.
 """
 
 import math
@@ -11,6 +11,7 @@ from itertools import islice
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from hypothesis import Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
@@ -21,10 +22,15 @@ from helpers import assert_same
 from shardwright import P, nn, random
 from shardwright.caches import Cache
 from shardwright.eager import calls as eager_calls
+from shardwright.eager.calls import watching
 from shardwright.engines import whole
+from shardwright.engines.direct import DIRECT
 from shardwright.engines.stacked import Stacked
-from shardwright.engines.whole import DIRECT, whole_operation
-from shardwright.kernels import KERNELS, run
+from shardwright.engines.torch.convert import from_host, to_host
+from shardwright.engines.torch.direct import DIRECT as TORCH_DIRECT
+from shardwright.engines.torch.space import TorchSpace
+from shardwright.engines.whole import whole_operation
+from shardwright.kernels import KERNELS, PLAIN, run
 from shardwright.ops import OPS, Attrs, is_small
 from shardwright.plan import OperationPlan
 from strategies import meshes, shardings
@@ -345,6 +351,96 @@ def test_data_dependent_kernels_give_what_numpy_gives(monkeypatch, engine, spec,
     for actual, expected in zip(results, numpys(HOST), strict=True):
         assert_same(actual, expected)
     assert ran, f"{kernel} did not run"
+
+
+# -- torch --------------------------------------------------------------------------------------------------------------
+
+TORCH = TorchSpace()
+
+
+def on_torch(call, data):
+    """The results of a call on torch tensors, as host arrays."""
+    made = run(call.on(TORCH), [from_host(x) if isinstance(x, np.ndarray) else x for x in data])
+    assert all(isinstance(x, torch.Tensor) for x in made), "the kernel left the namespace"
+    return [to_host(x) for x in made]
+
+
+def turned(vectors):
+    """Eigenvectors, which are columns, turned so that each one's largest element is positive: their phase is arbitrary."""
+    largest = np.take_along_axis(vectors, np.argmax(np.abs(vectors), axis=-2, keepdims=True), axis=-2)
+    return vectors * (np.abs(largest) / largest)
+
+
+def check_torch(local, data):
+    """On torch the kernel gives what it gives in NumPy: on all lanes, and on the shards of each of three devices."""
+    layouts = iter(zip(local.operands, local.call.operands, strict=True))
+    lanes = [ENGINE.spread(x, *next(layouts)) if isinstance(x, np.ndarray) else x for x in data]
+    size = mesh_size(local)
+    calls = [(local.call, lanes)]
+    calls += [(local.call.at(place), shards_at(local, data, place)) for place in sorted({0, size // 2, size - 1})]
+    for call, operands in calls:
+        for at, (actual, expected) in enumerate(zip(on_torch(call, operands), run(call, operands), strict=True)):
+            if local.name in ("eig", "eigh") and at == 1:
+                actual, expected = turned(actual), turned(expected)
+            assert_alike(local.name, actual, np.asarray(expected))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_runs_on_torch(calls, name):
+    with np.errstate(all="ignore"):
+        for local, data in calls[name]:
+            try:
+                check_torch(local, data)
+            except Exception as error:
+                raise AssertionError(described(local)) from error
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN | set(TORCH_DIRECT) | {"floor_divide", "expm1", "tanh"}))
+def test_what_runs_on_torch_in_place_of_a_kernel_gives_the_same(calls, name):
+    """On whole tensors, for every call that was recorded: torch's function, and NumPy's."""
+    for local, data in calls[name]:
+        if not all(layout.is_plain for layout in local.operands):
+            continue
+        given = iter(zip(local.operands, local.call.dtypes, strict=True))
+        kinds = [next(given) if isinstance(x, np.ndarray) else x for x in data]
+        plan = OperationPlan(OPS[name], kinds, Attrs(**local.call.attrs))
+        made = whole_operation(plan, TORCH)(*(from_host(x) if isinstance(x, np.ndarray) else x for x in data))
+        with np.errstate(all="ignore"):
+            assert_alike(name, to_host(made), whole_operation(plan)(*data))
+
+
+def test_operations_of_several_steps_run_on_whole_torch_tensors():
+    """Every operation that runs, once more on torch: also those that fetch rows, or have several kernels."""
+    seen = []
+
+    def see(ready, operands, made):
+        """Copies: assignments change arrays later."""
+        results = made if isinstance(made, tuple) else (made,)
+        seen.append((ready.plan, [x if np.isscalar(x) else np.array(x) for x in operands], [*map(np.array, results)]))
+
+    with watching(see), MESH:
+        run_others()
+        for dtype in (np.float32, np.uint64, np.int8, ml_dtypes.float8_e4m3fn, np.complex64, np.bool_):
+            x = sw.shard(np.arange(35).reshape(5, 7).astype(dtype), MESH, P("data", "model"))
+            for function in (
+                lambda x: x[::-1, 5:0:-2],
+                lambda x: x[3, 1:],
+                lambda x: snp.flip(x),
+                lambda x: snp.roll(x, (2, -3), axis=(0, 1)),
+                lambda x: snp.tile(x, (2, 2)),
+                lambda x: snp.concat([x, x[:0]]),
+                lambda x: x[5:2],
+            ):
+                function(x)
+        nn.max_pool(sw.shard(np.arange(30).reshape(1, 5, 6, 1), MESH, P(None, "model")), 3, 2, 1)
+    names = set()
+    for plan, operands, expected in seen:
+        made = whole_operation(plan, TORCH)(*(x if np.isscalar(x) else from_host(x) for x in operands))
+        for x, y in zip(made if isinstance(made, tuple) else (made,), expected, strict=True):
+            if plan.op.name not in ("eig", "eigh"):
+                assert_alike(plan.op.name, to_host(x), y)
+        names.add(plan.op.name)
+    assert {"rows", "convolution", "max_pool", "cumulative_sum", "in_range", "qr", "fft", "scatter"} <= names
 
 
 # -- jax.numpy ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ SOURCE = Path(sw.__file__).parent
 
 # A module may import those on its own line and above, never those below.
 LAYERS = [
-    ["errors", "caches"],
+    ["errors", "caches", "lines"],
     ["launching"],
     ["trees"],
     ["hardware"],

@@ -4,7 +4,7 @@ from shardwright.arrays.array import Array, as_sharding, from_shards, gather, re
 from shardwright.arrays.hosts import ShapeDtype, host_array, is_abstract, is_tensor, kind_of_host
 from shardwright.arrays.indexing import held_like, index_array, row_indices, take
 from shardwright.arrays.local import joined_layout, shard_map
-from shardwright.arrays.per_device import PerDevice, process_coords, process_index, same_mesh
+from shardwright.arrays.per_device import PerDevice, process_coords, process_index, read_only, same_mesh
 from shardwright.arrays.shards import Shard, Shards
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "kind_of_host",
     "process_coords",
     "process_index",
+    "read_only",
     "replicate",
     "row_indices",
     "same_mesh",

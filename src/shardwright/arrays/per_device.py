@@ -95,13 +95,13 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
     def values(self) -> list[NDArray[Any]]:
         """The tensors in the order of the devices; read-only views. Over several processes a collective, as all reads."""
         self._engine.check_sends(self.mesh, "before its tensors are read")
-        return [_read_only(tensor) for tensor in self._engine.values(self._lanes)]
+        return [read_only(tensor) for tensor in self._engine.values(self._lanes)]
 
     def __getitem__(self, device: int | Sequence[int]) -> NDArray[Any]:
         """The tensor of one device, by coordinates or by id."""
         self._engine.check_sends(self.mesh, "before its tensors are read")
         coords = self.mesh.coords(int(device)) if isinstance(device, int | np.integer) else device
-        return _read_only(self._engine.value(self._lanes, self.mesh.position(self.mesh.index(coords))))
+        return read_only(self._engine.value(self._lanes, self.mesh.position(self.mesh.index(coords))))
 
     def __iter__(self) -> Any:
         return iter(self.values())
@@ -134,7 +134,7 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
         self._engine.check_sends(self.mesh, "before its tensors are read")
 
         def one(*tensors: NDArray[Any]) -> NDArray[Any]:
-            return host_array(function(*map(_read_only, tensors)))
+            return host_array(function(*map(read_only, tensors)))
 
         return PerDevice.of(self._engine.each(one, [self._lanes, *(other._lanes for other in others)]))
 
@@ -205,7 +205,8 @@ def same_mesh(a: Mesh, b: Mesh) -> None:
         )
 
 
-def _read_only(tensor: NDArray[Any]) -> NDArray[Any]:
+def read_only(tensor: NDArray[Any]) -> NDArray[Any]:
+    """The tensor, not to be written to."""
     result = tensor.view()
     result.flags.writeable = False
     return result

@@ -7,14 +7,10 @@ inside `strict()` raise.
 
 import contextlib
 import math
-import os
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from functools import lru_cache
-from types import FrameType
 from typing import Any
 
 from shardwright.caches import MIB, Cache
@@ -22,6 +18,7 @@ from shardwright.eager.dynamic import found
 from shardwright.eager.held import Held, changing
 from shardwright.engines import Engine, engine_of
 from shardwright.errors import ArrayError, ImplicitGatherError, ImplicitGatherWarning, OperationError
+from shardwright.lines import source_line, user_depth
 from shardwright.ops import NO_ATTRS, OPS, Attrs
 from shardwright.plan import ImplicitGather, Local, OperationPlan, common_mesh, make_plan, plan_operation, scales_safely
 from shardwright.sharding import Sharding, layout_of
@@ -398,46 +395,3 @@ def mind_gathers(gathers: Sequence[ImplicitGather], line: str = "") -> None:
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the user's line."""
     warnings.warn(message, category, stacklevel=user_depth())
-
-
-# -- the user's line ---------------------------------------------------------------------------------------------------
-
-_LIBRARIES = frozenset(("shardwright", "optree", "numpy", "jax", "torch"))  # their frames are never the user's
-_STDLIB = os.path.dirname(contextlib.__file__) + os.sep
-
-
-def source_line() -> str:
-    """The line of the user's code that is running, as file:line; "" if none is, as in a thread that only runs ours."""
-    return _line(_users_frame()[1])
-
-
-def user_depth() -> int:
-    """How many frames up the user's code is: the `stacklevel` of a warning that the caller gives."""
-    return max(_users_frame()[0], 1)
-
-
-def _line(frame: FrameType | None) -> str:
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def _users_frame() -> tuple[int, FrameType | None]:
-    """How many frames above the caller a user's code is, and that frame."""
-    depth = 0
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_users(frame):
-        depth, frame = depth + 1, frame.f_back
-    return depth, frame
-
-
-def _is_users(frame: FrameType) -> bool:
-    """Libraries are known by their package, and the standard library, whose names users may take, by its folder."""
-    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return package not in _LIBRARIES and not _in_stdlib(frame.f_code.co_filename)
-
-
-@lru_cache(maxsize=4096)
-def _in_stdlib(file: str) -> bool:
-    installed = ("site-packages", "dist-packages")  # by users, in a folder of the standard library
-    return file.startswith("<frozen ") or (
-        file.startswith(_STDLIB) and not file.removeprefix(_STDLIB).startswith(installed)
-    )

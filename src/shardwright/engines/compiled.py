@@ -111,7 +111,7 @@ class Compiler:
 
     def function(self, code: Code) -> Runner:
         """The function of a code."""
-        bound: dict[str, Any] = {}
+        bound: dict[str, Any] = {"__name__": __name__}
         text: list[str] = []
         alias: dict[Slot, Slot] = {}
         needed = self._needed(code, alias)
@@ -193,8 +193,7 @@ class Compiler:
         if isinstance(what, LocalStep):
             return lambda data: engine.run(what.collective, data)
         if isinstance(what, Each):
-            run: Runner = what.run
-            return run
+            return lambda *data: what.run(engine, *data)
         if isinstance(what, Choice):
             return _choice(what, self.function(what.true), self.function(what.false))
         if isinstance(what, While):

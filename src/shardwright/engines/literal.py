@@ -333,7 +333,7 @@ class Literal(LaneViews):
         if isinstance(what, LocalStep):
             return (self.run(what.collective, data[0]),)
         if isinstance(what, Each):
-            return (what.run(*data),)
+            return (what.run(self, *data),)
         if isinstance(what, Choice):
             own = what.shared + what.captured
             flag, *rest = data

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-import shardwright.engines.lanes as ln
 from shardwright.collectives import Permute, Recv, Send
-from shardwright.engines.lanes import Lanes
 from shardwright.errors import CollectiveError
 from shardwright.mesh import Mesh
+from shardwright.plan import LocalStep
 
 
 class Mailbox:
@@ -70,16 +69,8 @@ class Mailbox:
         return others[0]
 
 
-def received(mailbox: Mailbox, recv: Recv, expected: Lanes) -> tuple[Lanes, Permute]:
-    """What a recv gets from the send that matches it; both ends must agree on shape and dtype."""
+def received(mailbox: Mailbox, recv: Recv, expected: Any) -> tuple[Any, Permute]:
+    """What a recv gets from the send that matches it, and the transfer; both ends must agree on shape and dtype."""
     sent, transfer = mailbox.match(expected.mesh, recv)
-    ((source, destination),) = transfer.pairs
-    sent, at = ln.focus(sent, recv.axes)
-    expected, lanes = ln.focus(expected, recv.axes)
-    came, waited = ln.select(sent, at, source), ln.select(expected, lanes, destination)
-    if not ln.same_sizes(came, waited) or sent.data.dtype != expected.data.dtype:
-        raise CollectiveError(
-            f"recv expects {expected.data.dtype} of shape {waited.shapes()[0]}, but source {source} sent "
-            f"{sent.data.dtype} of shape {came.shapes()[0]} to {destination} over {recv.axes}. Both ends must agree."
-        )
+    LocalStep(transfer, sent.local_shapes, sent.dtype).check_ends(expected.local_shapes, expected.dtype)
     return sent, transfer

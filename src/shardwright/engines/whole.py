@@ -1,7 +1,7 @@
 """Operations on whole tensors: what a stacked engine runs in place of an operation's steps.
 
-An operation on whole tensors is its plan for a mesh of one device, on which nothing moves. Kernels run without lanes, and
-those that NumPy has a function for are that function; `DIRECT` is the table of these, and each is tested against its kernel.
+An operation on whole tensors is its plan for a mesh of one device, on which nothing moves. Kernels run without lanes, in the
+functions of a namespace, NumPy's or torch's; where that has one function for a kernel, that function runs (`direct`).
 """
 
 import weakref
@@ -9,33 +9,30 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shardwright.engines.blocks import Line, Value, blocked
-from shardwright.kernels import PLAIN, Call, contraction, run
-from shardwright.kernels.elementwise import FARTHEST, TAIL
+from shardwright.engines.direct import direct
+from shardwright.kernels import NUMPY, Call, Space, run
 from shardwright.mesh import Mesh
-from shardwright.ops import small_dtype
-from shardwright.plan import OUTSIDE, Fetch, Local, OperationPlan, Picked, Spaced, make_plan, plan_operation
+from shardwright.plan import OUTSIDE, Fetch, Local, OperationPlan, Picked, Slot, Spaced, make_plan, plan_operation
 from shardwright.sharding import Sharding, layout_of
 
-Data = NDArray[Any]
+Data = Any  # an array of the namespace
 Function = Callable[..., Any]
 ONE = Mesh(one=1)
 
 
-def whole_operation(plan: OperationPlan) -> Function:
+def whole_operation(plan: OperationPlan, space: Space = NUMPY) -> Function:
     """The function of an operation on whole tensors and scalars: one result bare, several as a tuple."""
     whole = Sharding(ONE)
     kinds = [(layout_of(whole, x[0].shape), x[1]) if isinstance(x, tuple) else x for x in plan.kinds]
     alone = plan_operation(plan.op.name, kinds, plan.attrs)
-    found = _functions.get(alone)
-    if found is None:
-        found = _functions[alone] = _straight(alone)
-    return found
+    functions = _functions.setdefault(alone, {})
+    if space not in functions:
+        functions[space] = _straight(alone, space)
+    return functions[space]
 
 
-_functions: "weakref.WeakKeyDictionary[OperationPlan, Function]" = weakref.WeakKeyDictionary()
+_functions: "weakref.WeakKeyDictionary[OperationPlan, dict[Space, Function]]" = weakref.WeakKeyDictionary()
 
 
 def whole_call(local: Local) -> Call:
@@ -45,11 +42,11 @@ def whole_call(local: Local) -> Call:
     return alone
 
 
-def _straight(plan: OperationPlan) -> Function:
+def _straight(plan: OperationPlan, space: Space) -> Function:
     """The instructions of a plan for one device, one after the other."""
     count = len(plan.kinds)
     lines = [
-        (_prepared(what), [x.number for x in inputs], outputs[0].number)
+        (_prepared(what, _kinds(plan, what, inputs), space), [x.number for x in inputs], outputs[0].number)
         for what, inputs, outputs, _ in plan.instructions
     ]
     outputs = [slot.number for slot in plan.outputs]
@@ -70,35 +67,39 @@ def _straight(plan: OperationPlan) -> Function:
     return run_lines
 
 
-def _prepared(what: Any) -> Function:
+def _kinds(plan: OperationPlan, what: Any, inputs: Sequence[Slot]) -> tuple[Any, ...]:
+    """The kinds of what an instruction reads: the dtypes of arrays, the types of scalars."""
+    if not isinstance(what, Local):
+        return ()
+    dtypes = iter(what.call.dtypes)
+    given = [plan.kinds[x.number] if x.number < len(plan.kinds) else () for x in inputs]
+    return tuple(next(dtypes) if isinstance(kind, tuple) else type(kind) for kind in given)
+
+
+def _prepared(what: Any, kinds: tuple[Any, ...], space: Space) -> Function:
     """An instruction as a function of its operands."""
     if isinstance(what, Fetch):
-        return fetching(what, 0)
+        return fetching(what, 0, space)
     assert isinstance(what, Local), what
-    call = what.call.at(0)
-    make = DIRECT.get(call.name) or (_elementwise if call.name in PLAIN else None)
-    function = make(call) if make is not None and small_dtype(call.dtypes) is None else None
-    if function is None and len(call.results) > 1:
-        return lambda *data: tuple(map(np.asarray, run(call, data)))
-    if function is None:
-        return lambda *data: np.asarray(run(call, data)[0])
-    return function if call.result.shape else _of_one_element(function)
+    call = what.call.at(0).on(space)
+    function: Function | None = direct(call) if space is NUMPY else space.direct(call, kinds)
+    if function is not None:
+        return function
+    as_array = space.asarray  # kernels give NumPy's scalars for results without dims; data is always an array
+    if len(call.results) > 1:
+        return lambda *data: tuple(map(as_array, run(call, data)))
+    return lambda *data: as_array(run(call, data)[0])
 
 
-def _of_one_element(function: Function) -> Function:
-    """NumPy gives scalars for results without dims; data is always an array."""
-    return lambda *data: np.asarray(function(*data))
-
-
-def fetched(step: Fetch, data: Data, lanes: int) -> Data:
+def fetched(step: Fetch, data: Data, lanes: int, space: Space = NUMPY) -> Data:
     """The rows that shards read, one shard after the other, of a whole tensor behind lanes."""
-    return fetching(step, lanes)(data)
+    return fetching(step, lanes, space)(data)
 
 
-def fetching(step: Fetch, lanes: int) -> Callable[[Data], Data]:
+def fetching(step: Fetch, lanes: int, space: Space = NUMPY) -> Callable[[Data], Data]:
     """The function that takes these rows."""
     steps = [
-        _taking(lanes + dim, wanted, step.shape[dim], step.fill)
+        _taking(lanes + dim, wanted, step.shape[dim], step.fill, space)
         for dim, wanted in enumerate(step.wanted)
         if isinstance(wanted, Picked)
     ]
@@ -113,179 +114,33 @@ def fetching(step: Fetch, lanes: int) -> Callable[[Data], Data]:
     return take_all
 
 
-def _taking(axis: int, wanted: Picked, size: int, fill: Any) -> Callable[[Data], Data]:
+def _taking(axis: int, wanted: Picked, size: int, fill: Any, space: Space) -> Callable[[Data], Data]:
     """The function that takes the rows of one dim: slices where they are evenly spaced."""
-    lead = (slice(None),) * axis
     stretches = wanted.stretches() if isinstance(wanted, Spaced) else None
     if stretches is not None:
-        first, *rest = ((*lead, part) for part in stretches)
-        if not rest:
-            return lambda data: data[first]
-        return lambda data: np.concatenate([data[first], *(data[part] for part in rest)], axis=axis)
+        cuts = [_cutting(axis, part, size, space) for part in stretches]
+        concat = space.concat
+        return cuts[0] if len(cuts) == 1 else lambda data: concat([cut(data) for cut in cuts], axis=axis)
 
     def take(data: Data) -> Data:
         rows = wanted.flat
         outside = rows == OUTSIDE
         if not size or not len(rows):
-            return np.full((*data.shape[:axis], len(rows), *data.shape[axis + 1 :]), fill, data.dtype)
-        taken = np.take(data, np.maximum(rows, 0), axis=axis)
+            return space.full((*data.shape[:axis], len(rows), *data.shape[axis + 1 :]), fill, dtype=data.dtype)
+        taken = space.take(data, space.asarray(np.maximum(rows, 0)), axis=axis)
         if outside.any():
-            taken[(*lead, outside)] = fill
+            taken[(*(slice(None),) * axis, space.asarray(outside))] = fill
         return taken
 
     return take
 
 
-# -- functions in place of kernels ----------------------------------------------------------------------------------------
-
-
-def _elementwise(call: Call) -> Function | None:
-    return getattr(np, call.name) if not call.attrs else None
-
-
-def _reduction(ufunc: np.ufunc) -> Callable[[Call], Function | None]:
-    def make(call: Call) -> Function | None:
-        attrs = dict(call.attrs)
-        axis: tuple[int, ...] | None = tuple(attrs.pop("axis"))
-        keepdims = attrs.pop("keepdims", False)
-        dtype = attrs.pop("dtype", None)
-        empty = ufunc in (np.maximum, np.minimum) and 0 in (call.operands[0].shape[dim] for dim in axis or ())
-        if attrs or empty:
-            return None
-        if len(axis or ()) == len(call.operands[0].shape) and not keepdims:
-            axis = None  # the fastest way over all elements
-        if dtype is None and ufunc in (np.logical_and, np.logical_or):
-            dtype = np.dtype(bool)
-        reduce: Any = ufunc.reduce
-        return lambda x: reduce(x, axis, dtype, None, keepdims)
-
-    return make
-
-
-def _first_true(call: Call) -> Function | None:
-    (axis,), keepdims, size = (
-        call.attrs["axis"],
-        bool(call.attrs["keepdims"]),
-        call.operands[0].shape[call.attrs["axis"][0]],
-    )
-    if not size:
-        return None
-
-    def first_true(found: Data) -> Data:
-        at = np.argmax(found, axis=axis, keepdims=True)
-        made = np.where(np.take_along_axis(found, at, axis=axis), at, size)
-        return made if keepdims else made.squeeze(axis)
-
-    return first_true
-
-
-def _sort(call: Call) -> Function:
-    """NumPy's fastest sort, which gives what a stable one does but for the order of 0.0 and -0.0; where these are, that one."""
-    axis, descending = call.attrs["axis"], call.attrs["descending"]
-
-    def sort(x: Data) -> Data:
-        stable = x.dtype.kind in "fc" and bool(((x == 0) & np.signbit(x.real)).any())
-        made = np.sort(x, axis=axis, kind="stable" if stable else None)
-        return np.flip(made, axis=axis) if descending else made
-
-    return sort
-
-
-def _gelu(call: Call) -> Function | None:
-    """Block by block, in float32."""
-    if call.dtypes[0] != np.float32:
-        return None
-    lines: list[Line] = []
-    single = np.dtype(np.float32)
-
-    def line(function: Any, *inputs: Any) -> Value:
-        lines.append(Line(function, tuple(np.float32(x) if isinstance(x, float) else x for x in inputs), single))
-        return Value(len(lines))
-
-    x = Value(0)
-    size = line(np.minimum, line(np.abs, x), FARTHEST)
-    above, below = (_horner(line, some, size) for some in TAIL)
-    power = line(np.exp, line(np.multiply, line(np.multiply, size, size), -0.5))
-    tail = line(np.multiply, line(np.divide, above, below), power)
-    line(np.subtract, line(np.maximum, x, 0.0), line(np.multiply, size, tail))
-    run_blocks = blocked(1, lines, [len(lines)])
-    return lambda x: run_blocks(x if x.flags.c_contiguous else np.ascontiguousarray(x))[0]
-
-
-def _horner(line: Function, coefficients: Sequence[float], z: Value) -> Value:
-    total = line(np.add, line(np.multiply, z, coefficients[0]), coefficients[1])
-    for coefficient in coefficients[2:]:
-        total = line(np.add, line(np.multiply, total, z), coefficient)
-    return total
-
-
-def _concat(call: Call) -> Function:
-    axis, dtype = call.attrs["axis"], call.result_dtypes[0]
-    return lambda *data: np.concatenate(data, axis, dtype=dtype)
-
-
-def _reshape(call: Call) -> Function:
-    shape = call.result.shape
-    return lambda x: x.reshape(shape)
-
-
-def _permute_dims(call: Call) -> Function:
-    axes = call.attrs["axes"]
-    return lambda x: x.transpose(axes)
-
-
-def _broadcast_to(call: Call) -> Function:
-    shape = call.result.shape
-    return lambda x: np.broadcast_to(x, shape)
-
-
-def _astype(call: Call) -> Function | None:
-    dtype = call.attrs["dtype"]
-    return (lambda x: x.astype(dtype)) if len(call.operands) == 1 else None
-
-
-def _assign(call: Call) -> Function:
-    rows = tuple(
-        slice(None) if m is None else slice(m.start, m.start + (m.size - 1) * m.stride + 1, m.stride)
-        for m in call.attrs["maps"]
-    )
-
-    def assign(x: Data, value: Data) -> Data:
-        made = np.array(x)
-        made[rows] = value
-        return made
-
-    return assign
-
-
-def _scatter(call: Call) -> Function:
-    dims, rank = call.attrs["dims"], len(call.result.shape)
-    order = (*dims, *(dim for dim in range(rank) if dim not in dims))
-
-    def scatter(x: Data, value: Data, *indices: Data) -> Data:
-        made = np.array(x)
-        made.transpose(order)[indices] = value
-        return made
-
-    return scatter
-
-
-DIRECT: dict[str, Callable[[Call], Function | None]] = {
-    "einsum": contraction,
-    "sum": _reduction(np.add),
-    "prod": _reduction(np.multiply),
-    "max": _reduction(np.maximum),
-    "min": _reduction(np.minimum),
-    "all": _reduction(np.logical_and),
-    "any": _reduction(np.logical_or),
-    "first_true": _first_true,
-    "sort": _sort,
-    "gelu": _gelu,
-    "concat": _concat,
-    "reshape": _reshape,
-    "permute_dims": _permute_dims,
-    "broadcast_to": _broadcast_to,
-    "astype": _astype,
-    "assign": _assign,
-    "scatter": _scatter,
-}
+def _cutting(axis: int, part: slice, size: int, space: Space) -> Callable[[Data], Data]:
+    """The function that takes evenly spaced rows; backward, which only NumPy slices, they are turned afterwards."""
+    lead = (slice(None),) * axis
+    if part.step is None or part.step > 0 or space is NUMPY:
+        where = (*lead, part)
+        return lambda data: data[where]
+    rows = range(size)[part][::-1]
+    forward = (*lead, slice(rows.start, rows.stop, rows.step))
+    return lambda data: space.flip(data[forward], axis=axis)

@@ -38,7 +38,7 @@ from shardwright.plan.reshard import (
     plan_reshard,
     relabelled,
 )
-from shardwright.plan.rings import Reduce, carrier, sub_blocks
+from shardwright.plan.rings import Reduce, carrier, group_of, sub_blocks
 from shardwright.plan.steps import Message, Move, Regroup, Step
 from shardwright.plan.strategy import (
     Price,
@@ -91,6 +91,7 @@ __all__ = [
     "dims_of",
     "element_step",
     "gathered_dims",
+    "group_of",
     "homes",
     "lower_bound",
     "make_plan",

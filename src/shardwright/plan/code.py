@@ -120,7 +120,7 @@ class FromLocal:
 
 @dataclass(frozen=True, eq=False)
 class Each:
-    """A function on every device's own tensors: it takes and gives tensors per device, in lanes."""
+    """A function on every device's own tensors: `run` takes an engine and its tensors per device, and gives such."""
 
     name: str
     run: Callable[..., Any]

@@ -133,6 +133,22 @@ class LocalStep:
         for members in self._groups:
             self._check_sizes(members, joined)
 
+    def check_ends(self, expected: LocalShapes, dtype: "np.dtype[Any]") -> None:
+        """Of the transfer of a send and a recv: refuse a receiver that expects another shape or dtype than was sent."""
+        if self.dtype == dtype and self.shapes.shapes == expected.shapes and len(expected.shapes) == 1:
+            return
+        for place in range(self.mesh.size):
+            came = [message.sender for message in self.messages(place)]
+            if not came:
+                continue
+            sent, waited = self.shapes.at(came[0]), expected.at(place)
+            if sent != waited or self.dtype != dtype:
+                ((source, destination),) = self.collective.pairs
+                raise CollectiveError(
+                    f"recv expects {dtype} of shape {waited}, but source {source} sent {self.dtype} of shape {sent} to "
+                    f"{destination} over {self.axes}. Both ends must agree."
+                )
+
     def _check_sizes(self, members: Sequence[int], joined: int | None) -> None:
         for dim, sizes in enumerate(zip(*map(self.shapes.at, members), strict=True)):
             if dim != joined and len(set(sizes)) > 1:

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.arrays import Array, PerDevice, host_array, joined_layout, same_mesh
+from shardwright.arrays import Array, PerDevice, host_array, joined_layout, read_only, same_mesh
 from shardwright.collectives import AllGather, AllReduce, Broadcast, Collective, Recv, Scatter, Send
 from shardwright.eager import source_line
-from shardwright.errors import ArrayError, CollectiveError, TraceError
+from shardwright.engines import engine_of
+from shardwright.errors import ArrayError, TraceError
 from shardwright.mesh import Mesh, overlap
 from shardwright.plan import Each, FromLocal, LocalShapes, LocalStep, ToLocal
 from shardwright.program.node import Node, Type
@@ -161,7 +162,12 @@ class LocalTrace:
         lanes = v.lanes
         shapes = v.local_shapes
         varies = v.mesh.axis_names
-        made = self._add(Each("constant", lambda: lanes, ("constant", id(lanes))), (), shapes, v.dtype, varies)
+        own = engine_of(v.mesh)
+
+        def constant(engine: Any) -> Any:
+            return lanes if engine is own else engine.view(v.mesh, own.values(lanes))
+
+        made = self._add(Each("constant", constant, ("constant", id(lanes))), (), shapes, v.dtype, varies)
         return made.node, varies
 
     # -- functions of each device's tensors -----------------------------------------------------------------------------
@@ -198,7 +204,7 @@ class LocalTrace:
                 return v
             expected = v
             v, collective = boxes.match(mesh, bound)
-            _check_ends(LocalStep(collective, v.shapes, v.dtype), expected)
+            LocalStep(collective, v.shapes, v.dtype).check_ends(expected.shapes, expected.dtype)
         else:
             boxes.check(mesh, f"before {collective.name}")
         for shape in dict.fromkeys(v.shapes.shapes):
@@ -255,19 +261,6 @@ def _without(mesh: Mesh, axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[
     return tuple(result)
 
 
-def _check_ends(step: LocalStep, expected: TracedLocal) -> None:
-    """Refuse a transfer whose receiver expects another shape or dtype than was sent."""
-    for place in range(step.mesh.size if len({*step.shapes.shapes, *expected.shapes.shapes}) > 1 else 1):
-        came = [message.sender for message in step.messages(place)]
-        shapes = step.shapes.at(came[0]) if came else (), expected.shapes.at(place) if came else ()
-        if shapes[0] != shapes[1] or step.dtype != expected.dtype:
-            ((source, destination),) = step.collective.pairs
-            raise CollectiveError(
-                f"recv expects {expected.dtype} of shape {shapes[1]}, but source {source} sent {step.dtype} of shape "
-                f"{shapes[0]} to {destination} over {step.axes}. Both ends must agree."
-            )
-
-
 def _copied(value: Any) -> Any:
     """A host value as it is now: a program must not see what becomes of it."""
     return value.copy() if isinstance(value, np.ndarray) else value
@@ -303,15 +296,17 @@ def _over_devices(
 ) -> Callable[..., Any]:
     """A function of each device's tensors as one of tensors per device; its results must be what tracing found."""
 
-    def run(*lanes: Any) -> Any:
-        values = [PerDevice.of(v) for v in lanes]
-        made = values[0].map(function, *values[1:])
+    def one(*tensors: Any) -> Any:
+        return host_array(function(*map(read_only, tensors)))
+
+    def run(engine: Any, *views: Any) -> Any:
+        made = engine.each(one, views)
         for place in range(made.mesh.size):
             if made.local_shapes.at(place) != shapes.at(place) or made.dtype != dtype:
                 raise ArrayError(
                     f"{name}: device {place} gives {made.dtype} of shape {made.local_shapes.at(place)}, but when the program "
                     f"was traced it gave {dtype} of shape {shapes.at(place)}. Inside a program shapes can't depend on data."
                 )
-        return made.lanes
+        return made
 
     return run

@@ -34,7 +34,9 @@ def measure(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     here = engine_of(lowered.mesh)
     layouts = [*lowered.layouts, *lowered.constants]
     data = [
-        x if there is None else engine.assemble([here.shard(x, there, p) for p in range(there.mesh.size)], there)
+        engine.view(lowered.mesh, here.values(x))
+        if there is None
+        else engine.assemble(here.values(here.lanes(x, there)), there)
         for x, there in zip(lowered.data(leaves, [known.array for known in lowered.captured]), layouts, strict=True)
     ]
     nodes = _nodes_of(lowered.code, lowered.nodes)

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardwright.errors import CoherenceError
+from shardwright.lines import line_at, user_frame
 
 MASK = 2**64 - 1
 FACTOR = 6364136223846793005  # a multiplier that mixes all bits, of Knuth's generator
@@ -30,21 +31,6 @@ def key_of(text: str) -> int:
     return struct.unpack("<Q", hashlib.blake2b(text.encode(), digest_size=8).digest())[0]
 
 
-class Call(NamedTuple):
-    """A call as it is remembered."""
-
-    number: int
-    text: Any  # str() of it describes the call
-    file: str
-    line: int
-
-    @property
-    def shown(self) -> str:
-        """The call in words."""
-        where = f" ({self.file}:{self.line})" if self.line else ""
-        return f"{self.text}{where}"
-
-
 class Calls:
     """The calls of this process: how many, their digest, the last of them."""
 
@@ -52,18 +38,31 @@ class Calls:
 
     def __init__(self) -> None:
         self.count, self.digest = 0, 0
-        self.last: deque[Call] = deque(maxlen=KEPT)
+        self.last: deque[tuple[int, Any, Any, int]] = deque(
+            maxlen=KEPT
+        )  # number, text, code and offset of the user's line
 
-    def add(self, key: int, text: Any, file: str = "", line: int = 0) -> None:
+    def add(self, key: int, text: Any) -> None:
         """Another call; equal calls have equal keys in all processes."""
         self.count += 1
         self.digest = ((self.digest ^ key) * FACTOR + 1) & MASK
-        self.last.append(Call(self.count, text, file, line))
+        frame = user_frame()
+        at = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+        self.last.append((self.count, text, *at))
 
     @property
-    def now(self) -> Call:
+    def now(self) -> str:
         """The call that is running, or ran last."""
-        return self.last[-1] if self.last else Call(0, "nothing", "", 0)
+        return _shown(*self.last[-1][1:]) if self.last else "nothing yet"
+
+    @property
+    def recent(self) -> list[tuple[int, str]]:
+        """The last calls, in words, by their numbers."""
+        return [(number, _shown(*rest)) for number, *rest in list(self.last)]
+
+
+def _shown(text: Any, code: Any, offset: int) -> str:
+    return f"{text} ({line_at(code, offset)})" if code is not None else str(text)
 
 
 class Report(NamedTuple):
@@ -126,9 +125,8 @@ class Reports:
         with self._lock:
             self._beat += 1
             calls, failed = self.calls, self._status == "failed"
-            recent = [(call.number, call.shown) for call in list(calls.last)] if failed else []
-            now = calls.now.shown
-            report = Report(self._beat, calls.count, calls.digest, now, self._status, self._blames, recent)
+            recent = calls.recent if failed else []
+            report = Report(self._beat, calls.count, calls.digest, calls.now, self._status, self._blames, recent)
             self._store.set(f"shardwright/report/{self.rank}", json.dumps(report))
 
     def _read(self) -> "list[Report | None]":
@@ -143,12 +141,30 @@ class Reports:
 
     # -- errors -------------------------------------------------------------------------------------------------------
 
-    def diverged(self, counts: Sequence[tuple[int, int]], what: str) -> CoherenceError:
-        """The error for processes whose calls differ; all of them see the same counts and digests."""
+    def diverged(self, counts: Sequence[tuple[int, int]], what: str, detail: Sequence[str] = ()) -> CoherenceError:
+        """The error for processes whose calls differ; all of them see the same counts and digests. `detail` has the steps of a
+        program that is about to run."""
         blamed = _minority(counts)
+        if detail:
+            self._store.set(f"shardwright/program/{self.rank}", json.dumps(detail))
         self._failed(blamed)
         reports = self._after(lambda found: all(r is None or r.status != "running" for r in found), SILENCE)
-        return self._ends(blamed, f"{self._first_difference(blamed, reports)} Compared before {what}.")
+        told = self._first_difference(blamed, reports) + self._first_step(blamed, detail)
+        return self._ends(blamed, f"{told} Compared before {what}.")
+
+    def _first_step(self, blamed: Sequence[int], detail: Sequence[str]) -> str:
+        """Where the programs of two processes differ."""
+        good = next(rank for rank in range(self.size) if rank not in blamed)
+        if not detail or not all(self._store.check([f"shardwright/program/{rank}"]) for rank in (good, blamed[0])):
+            return ""
+        ours, theirs = (json.loads(self._store.get(f"shardwright/program/{rank}")) for rank in (good, blamed[0]))
+        at = next(
+            (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
+        )
+        other, mine = (steps[at] if at < len(steps) else "nothing more" for steps in (theirs, ours))
+        if other == mine:
+            return ""
+        return f" Step {at} of its program is\n  {other}\nand of rank {good}'s\n  {mine}\n"
 
     def lost(self, cause: BaseException, what: str) -> CoherenceError:
         """The error for a collective that did not end: who is gone, or has gone another way."""
@@ -208,7 +224,7 @@ class Reports:
                         f"ranks {ours.get(number, 'missing')}."
                     )
         named = " and ".join(f"rank {rank}" for rank in blamed)
-        return f"{named} made other calls than the other ranks before call {self.calls.count}, {self.calls.now.shown}."
+        return f"{named} made other calls than the other ranks before call {self.calls.count}, {self.calls.now}."
 
     def _failed(self, blames: Sequence[int]) -> None:
         self._status, self._blames = "failed", list(blames)

@@ -30,7 +30,7 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     found = getattr(torch, name, None) if name in _NAMES else None
     if found is None:
         raise EngineError(f"Torch has no dtype {name}. Convert the tensor first, or use a mesh with engine='numpy'.")
-    return found  # type: ignore[no-any-return]  # torch's dtypes are attributes by name
+    return found
 
 
 @cache
@@ -76,7 +76,7 @@ def from_host(array: NDArray[Any], device: Any = "cpu") -> torch.Tensor:
     if not usable or any(stride < 0 or stride % array.itemsize for stride in array.strides):
         array = array.copy(order="K")
     if array.dtype.type.__module__ == "numpy":
-        tensor = torch.from_numpy(array)
+        tensor = torch.from_numpy(array.view(np.dtype(array.dtype.str)))  # NumPy has two names for 64 bits
     else:
         tensor = torch.from_numpy(array.view(np.uint8 if array.itemsize == 1 else np.int16)).view(dtype)
     return tensor.to(device)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from shardwright.engines.torch.convert import from_host, numpy_dtype, torch_dtype
-from shardwright.engines.torch.host import needs_host, on_host
+from shardwright.engines.torch.host import letter_of, needs_host, on_host
 
 Function = Callable[..., Any]
 Kind = Any  # of an operand: a dtype of NumPy, or the type of a Python scalar
@@ -36,34 +36,42 @@ def kind_of(operand: Any) -> Kind:
 def loop_dtypes(ufunc: np.ufunc, kinds: tuple[Kind, ...]) -> tuple[np.dtype[Any], ...]:
     """The dtypes in which NumPy computes, operands first."""
     dtypes = tuple(np.dtype(bool) if kind is bool else kind for kind in kinds)
-    return ufunc.resolve_dtypes((*dtypes, *(None,) * ufunc.nout))  # type: ignore[arg-type]
+    return ufunc.resolve_dtypes((*dtypes, *(None,) * ufunc.nout))
 
 
 def function_of(name: str, device: torch.device) -> Function:
     """NumPy's function of a name for tensors on a device; how it computes operands of some kinds is worked out once."""
-    ufunc: np.ufunc = getattr(np, name)
-    ways: dict[tuple[Kind, ...], Function] = {}
+    prepared: dict[tuple[Kind, ...], Function] = {}
 
     def function(*operands: Any) -> Any:
         kinds = tuple(map(kind_of, operands))
-        way = ways.get(kinds)
-        if way is None:
-            way = ways[kinds] = _way(name, ufunc, kinds, device)
-        return way(*operands)
+        run = prepared.get(kinds)
+        if run is None:
+            run = prepared[kinds] = converting(name, kinds, device)
+        return run(*operands)
 
     function.__name__ = name
     return function
 
 
-def _way(name: str, ufunc: np.ufunc, kinds: tuple[Kind, ...], device: torch.device) -> Function:
-    dtypes = loop_dtypes(ufunc, kinds)
-    native = NATIVE.get(name)
+def native_of(name: str, dtypes: tuple[np.dtype[Any], ...]) -> Function | None:
+    """Torch's function for tensors of the dtypes in which NumPy computes; None where NumPy's own must run."""
+    if needs_host(name, dtypes):
+        return None
+    return OTHERWISE.get((name, letter_of(dtypes[0]))) or NATIVE.get(name)
 
-    def there(*operands: Any) -> Any:
+
+def converting(name: str, kinds: tuple[Kind, ...], device: torch.device) -> Function:
+    """The function for operands of these kinds: it converts them to the dtypes that NumPy computes in."""
+    ufunc: np.ufunc = getattr(np, name)
+    dtypes = loop_dtypes(ufunc, kinds)
+    native = native_of(name, dtypes)
+
+    def in_numpy(*operands: Any) -> Any:
         return on_host(device, ufunc, *operands)
 
-    if native is None or needs_host(name, dtypes):
-        return there
+    if native is None:
+        return in_numpy
     wanted, result = [torch_dtype(dtype) for dtype in dtypes[: ufunc.nin]], torch_dtype(dtypes[-1])
 
     def converted(x: Any, dtype: torch.dtype) -> Tensor:
@@ -71,66 +79,84 @@ def _way(name: str, ufunc: np.ufunc, kinds: tuple[Kind, ...], device: torch.devi
             return x.to(dtype)
         return from_host(np.asarray(x), device).to(dtype) if hasattr(x, "dtype") else scalar(x, dtype, device)
 
-    def here(*operands: Any) -> Any:
+    def in_torch(*operands: Any) -> Any:
         try:
             tensors = [converted(x, dtype) for x, dtype in zip(operands, wanted, strict=True)]
         except OverflowError:  # NumPy compares with such an integer, and refuses all else
-            return there(*operands)
+            return in_numpy(*operands)
         made = native(*tensors)
         return made if made.dtype is result else made.to(result)
 
-    return here
+    return in_torch
 
 
 # -- functions that torch has otherwise -----------------------------------------------------------------------------------
 
 
+def _add(x: Any, y: Any) -> Tensor:
+    return torch.complex(x.real + y.real, x.imag + y.imag)  # torch multiplies by 1 first: an infinity gives NaNs
+
+
+def _subtract(x: Any, y: Any) -> Tensor:
+    return torch.complex(x.real - y.real, x.imag - y.imag)
+
+
+def _trapping(y: Tensor) -> Tensor:
+    """Where processors refuse to divide an integer by another: 0, and -1 if the result wraps."""
+    return (y == 0) | (y == -1) if y.dtype.is_signed else y == 0
+
+
 def _floor_divide(x: Tensor, y: Tensor) -> Tensor:
-    if x.is_floating_point():
-        return torch.floor_divide(x, y)
-    odd = (y == 0) | (y == -1)  # processors trap at both: NumPy gives 0, and -x, which may wrap
+    odd = _trapping(y)
     made = torch.floor_divide(x, torch.where(odd, 1, y))
-    return torch.where(y == 0, 0, torch.where(y == -1, -x, made)) if y.dtype.is_signed else torch.where(odd, 0, made)
+    return torch.where(odd, torch.where(y == 0, 0, -x), made)  # -x may wrap
 
 
-def _remainder(x: Tensor, y: Tensor) -> Tensor:
-    if x.is_floating_point():
-        made = torch.remainder(x, y)
-        return torch.where(made == 0, torch.copysign(made, y), made)
-    odd = (y == 0) | (y == -1) if y.dtype.is_signed else y == 0
+def _integer_remainder(x: Tensor, y: Tensor) -> Tensor:
+    odd = _trapping(y)
     return torch.where(odd, 0, torch.remainder(x, torch.where(odd, 1, y)))
 
 
+def _remainder(x: Any, y: Any) -> Tensor:
+    made = torch.remainder(x, y)
+    return torch.where(made == 0, torch.copysign(made, y), made)
+
+
 def _pow(x: Tensor, y: Tensor) -> Tensor:
-    if not x.is_floating_point() and not x.is_complex() and bool((y < 0).any()):
+    if y.dtype.is_signed and bool((y < 0).any()):
         raise ValueError("Integers to negative integer powers are not allowed.")
     return torch.pow(x, y)
 
 
 def _sign(x: Tensor) -> Tensor:
-    made = torch.sign(x)
-    return torch.where(torch.isnan(x), x, made) if x.is_floating_point() else made
+    return torch.where(torch.isnan(x), x, torch.sign(x))
 
+
+OTHERWISE: dict[tuple[str, str], Function] = {  # by the letter of the dtype too
+    ("add", "c"): _add,
+    ("subtract", "c"): _subtract,
+    **{("floor_divide", letter): _floor_divide for letter in "iu"},
+    **{("remainder", letter): _integer_remainder for letter in "iu"},
+    ("remainder", "f"): _remainder,
+    **{("pow", letter): _pow for letter in "iu"},
+    ("sign", "f"): _sign,
+}
 
 NATIVE: dict[str, Function] = {
     **{
         name: getattr(torch, name)
         for name in """
             abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift
-            bitwise_xor ceil copysign cos cosh divide exp exp2 expm1 floor fmax fmin greater greater_equal hypot isfinite isinf
-            isnan less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor matmul
-            maximum minimum multiply negative nextafter not_equal positive reciprocal signbit sin sinh sqrt square subtract
-            tan tanh trunc
+            bitwise_xor ceil copysign cos cosh divide exp exp2 expm1 floor floor_divide fmax fmin greater greater_equal hypot
+            isfinite isinf isnan less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor
+            matmul maximum minimum multiply negative nextafter not_equal positive pow reciprocal remainder sign signbit sin
+            sinh sqrt square subtract tan tanh trunc
         """.split()
     },
     "bitwise_invert": torch.bitwise_not,
     "conj": torch.conj_physical,
     "degrees": torch.rad2deg,
     "equal": torch.eq,
-    "floor_divide": _floor_divide,
-    "pow": _pow,
     "radians": torch.deg2rad,
-    "remainder": _remainder,
     "rint": torch.round,
-    "sign": _sign,
 }

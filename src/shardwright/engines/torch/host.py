@@ -13,7 +13,37 @@ from shardwright.ops import is_small
 # Letters of dtypes: NumPy's kinds; "f" with bfloat16, "u" is uint8 alone, "w" the wider unsigned integers, "s" float8.
 EVERYWHERE = "ws"  # torch moves these, but computes next to nothing in them
 
-HOST: dict[str, tuple[str, str]] = {}
+_ORDER = "torch does not order complex numbers"
+HOST: dict[str, tuple[str, str]] = {  # function: the letters of dtypes, and why
+    "abs": ("b", "torch has none for booleans"),
+    "argmax": ("c", _ORDER),
+    "cbrt": ("f", "torch has none; a power rounds otherwise, and has no negative roots"),
+    "ceil": ("b", "torch has none for booleans"),
+    "cumulative_prod": ("b", "torch has none for booleans"),
+    "cumulative_sum": ("b", "torch has none for booleans"),
+    "floor": ("b", "torch has none for booleans"),
+    "fmax": ("c", _ORDER),
+    "fmin": ("c", _ORDER),
+    "greater": ("c", _ORDER),
+    "greater_equal": ("c", _ORDER),
+    "isin": ("bc", "torch has none for booleans and complex numbers"),
+    "less": ("c", _ORDER),
+    "less_equal": ("c", _ORDER),
+    "log1p": ("c", "torch's is inexact near 0 and NaN where a part is infinite"),
+    "matmul": ("b", "torch has none for booleans"),
+    "max": ("c", _ORDER),
+    "maximum": ("c", _ORDER),
+    "min": ("c", _ORDER),
+    "minimum": ("c", _ORDER),
+    "pow": ("c", "torch's is NaN at 0 ** 0 and where a part is infinite"),
+    "reciprocal": ("biuc", "torch's is a float for integers, and for complex 0 another infinity"),
+    "rint": ("c", "torch has none for complex numbers"),
+    "round": ("b", "torch has none for booleans"),
+    "searchsorted": ("bc", "torch has none for booleans and complex numbers"),
+    "sign": ("c", "torch's differs where a part is infinite"),
+    "sort": ("c", _ORDER),
+    "trunc": ("b", "torch has none for booleans"),
+}
 
 
 @cache

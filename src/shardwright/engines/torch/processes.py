@@ -63,6 +63,7 @@ class World:
             _initialise(timeout)
         self.rank, self.size, self.timeout = dist.get_rank(), dist.get_world_size(), timeout
         self._groups: dict[tuple[tuple[int, ...], str], Group] = {}
+        self._handles: dict[tuple[tuple[int, ...], str], Any] = {}  # by sorted ranks: making one takes milliseconds
         store = dist.distributed_c10d._get_default_store()
         self.calls = Calls()
         self.reports = Reports(store.clone(), self.rank, self.size, self.calls)
@@ -93,10 +94,13 @@ class World:
         return found
 
     def _new(self, ranks: tuple[int, ...], backend: str) -> Group:
-        members = sorted(ranks)
-        wait = timedelta(seconds=self.timeout)
-        handle = dist.new_group(members, timeout=wait, backend=backend, use_local_synchronization=True)
-        return Group(handle, ranks, tuple(members.index(rank) for rank in ranks))
+        members = tuple(sorted(ranks))
+        if (members, backend) not in self._handles:
+            wait = timedelta(seconds=self.timeout)
+            self._handles[members, backend] = dist.new_group(
+                list(members), timeout=wait, backend=backend, use_local_synchronization=True
+            )
+        return Group(self._handles[members, backend], ranks, tuple(members.index(rank) for rank in ranks))
 
     def check(self, mesh: Mesh) -> None:
         """Refuse a mesh of other devices than there are processes."""

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from shardwright.engines.torch.convert import as_bits, from_host, numpy_dtype, torch_dtype
-from shardwright.engines.torch.elementwise import function_of, kind_of, scalar
+from shardwright.engines.torch.direct import direct
+from shardwright.engines.torch.elementwise import Function, function_of, kind_of, scalar
 from shardwright.engines.torch.host import letter_of, needs_host, on_host
 from shardwright.engines.torch.matrices import Fourier, Matrices
+from shardwright.kernels import Call
 
 Axis = int | Sequence[int] | None
 
@@ -35,6 +37,10 @@ class TorchSpace:
     def dtype(x: Tensor) -> np.dtype[Any]:
         """The dtype as NumPy has it."""
         return numpy_dtype(x.dtype)
+
+    def direct(self, call: Call, kinds: tuple[Any, ...]) -> Function | None:
+        """Torch's function in place of a kernel without lanes, for operands of these kinds; None where the kernel must run."""
+        return direct(call, kinds, self)
 
     # -- tensors from other things --------------------------------------------------------------------------------
 
@@ -68,12 +74,13 @@ class TorchSpace:
 
     def make_complex(self, real: Tensor, imag: Tensor) -> Tensor:
         """A complex number from its parts."""
-        return torch.complex(*torch.broadcast_tensors(*self._alike(real, imag)))
+        return torch.complex(*self._alike(real, imag))
 
     # -- choices --------------------------------------------------------------------------------------------------
 
     def where(self, condition: Any, x: Any, y: Any) -> Tensor:
-        return torch.where(self.asarray(condition).to(torch.bool), *self._alike(x, y))
+        a, b = self._alike(x, y)
+        return torch.where(self.asarray(condition).to(torch.bool), a, b)
 
     def clip(self, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
         at_least = x if low is None else self.maximum(x, low)
@@ -92,7 +99,7 @@ class TorchSpace:
         return x.imag if x.is_complex() else torch.zeros_like(x)
 
     def round(self, x: Tensor) -> Tensor:
-        if x.dtype is torch.bool or needs_host("round", [self.dtype(x)]):
+        if needs_host("round", [self.dtype(x)]):
             return self._host(np.round, x)
         return torch.complex(torch.round(x.real), torch.round(x.imag)) if x.is_complex() else torch.round(x)
 

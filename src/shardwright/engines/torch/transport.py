@@ -20,6 +20,8 @@ TRAVELS = frozenset((torch.uint8, torch.int8, torch.int32, torch.int64, torch.fl
 _FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 _INTEGERS = frozenset((torch.uint8, torch.int8, torch.int32, torch.int64))
 
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name from torch 2.13 on
+
 # What gloo and NCCL combine as NumPy does. Maxima of floats are not here: they lose NaNs.
 NATIVE: dict[str, tuple[Any, frozenset[torch.dtype]]] = {
     "sum": (dist.ReduceOp.SUM, _FLOATS | _INTEGERS),
@@ -49,7 +51,7 @@ def all_gather(group: Group, tensor: Tensor) -> Tensor:
     flat = tensor.contiguous().reshape(-1)
     made = torch.empty((len(group.ranks), flat.numel()), dtype=tensor.dtype, device=tensor.device)
     raw = (made, flat) if tensor.dtype in TRAVELS else (made.view(torch.uint8), flat.view(torch.uint8))
-    dist.all_gather_into_tensor(raw[0].view(-1), raw[1], group=group.handle)
+    _gather(raw[0].view(-1), raw[1], group=group.handle)
     made = made.reshape(len(group.ranks), *tensor.shape)
     return made if group.is_sorted else made[list(group.order)]
 
