@@ -13,7 +13,7 @@ import shardwright.numpy as snp
 from shardwright import P
 
 WORKERS = 4
-ENGINE = "torch"  # of the chosen strategies; "numpy" runs them in each process alone, on virtual devices
+ENGINE = "numpy"  # of the chosen strategies: "torch" runs them on the same processes
 
 
 def work():
