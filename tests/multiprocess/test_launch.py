@@ -204,6 +204,45 @@ def test_no_process_outlives_its_parent(tmp_path, number):
     wait_until(lambda: not any(map(is_running, pids)))
 
 
+NESTED = """
+import os
+from dataclasses import dataclass
+import shardwright as sw
+
+@dataclass
+class Pair:
+    outer: int
+    inner: list
+
+class OwnError(Exception):
+    pass
+
+def inner(k):
+    return 10 * k + int(os.environ["RANK"])
+
+def outer(pair):
+    rank = int(os.environ["RANK"])
+    return Pair(pair.outer + rank, sw.launch(inner, rank, processes=2))
+
+def fail():
+    raise OwnError
+
+if __name__ == "__main__":
+    print(sw.launch(outer, Pair(5, []), processes=1))
+    try:
+        sw.launch(fail, processes=1)
+    except sw.errors.LaunchError as error:
+        print(type(error.__cause__) is OwnError)
+"""
+
+
+@pytest.mark.parametrize("how", [["nested.py"], ["-m", "nested"]], ids=" ".join)
+def test_functions_and_classes_of_scripts_travel_and_launches_nest(tmp_path, how):
+    (tmp_path / "nested.py").write_text(NESTED)
+    ran = subprocess.run([sys.executable, *how], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert ran.stdout == "[Pair(outer=5, inner=[0, 1])]\nTrue\n", ran.stderr
+
+
 def test_a_script_without_a_guard_is_told_to_have_one(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import shardwright as sw\ndef work(): pass\nsw.launch(work, processes=1)\n")

@@ -91,7 +91,7 @@ class Replies:
         first, *others = failures
         parts = [first.line, first.traceback.rstrip()] if first.traceback else [f"{first.line}."]
         if others:
-            parts.append("\n".join(["Afterwards:", *(failure.line for failure in others)]))
+            parts.append("\n".join(["Afterwards:", *(failure.line.partition("\n")[0] for failure in others)]))
         error = LaunchError("\n\n".join(parts), first.rank)
         if first.pickled is not None:
             with contextlib.suppress(Exception):  # some exceptions can be pickled and not loaded again
