@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import shardwright.arrays.assignment as assignment
 import shardwright.arrays.indexing as indexing
-from shardwright.arrays.hosts import host_array, own_copy
+from shardwright.arrays.hosts import as_torch, host_array, own_copy, torch_tensor
 from shardwright.arrays.per_device import PerDevice, same_mesh
 from shardwright.arrays.shards import Shard, Shards
 from shardwright.collectives import AllReduce, Collective, ReduceScatter, UpdateHalo
@@ -18,7 +18,7 @@ from shardwright.engines import engine_of
 from shardwright.errors import ArrayError
 from shardwright.mesh import Mesh
 from shardwright.plan import relabelled
-from shardwright.sharding import Layout, P, Sharding, check_partial, layout_of
+from shardwright.sharding import Layout, P, Sharding, as_dtype, check_partial, layout_of
 
 
 class Array(Held):
@@ -66,6 +66,17 @@ class Array(Held):
         """The whole tensor on the host, as `np.asarray(x)` gives it."""
         return self._host()
 
+    def torch(self) -> Any:
+        """The whole tensor as a torch tensor; shares memory where the engine holds it as one. To be read, not written to.
+
+        >>> shard([1, 2], Mesh(x=2), P("x")).torch()
+        tensor([1, 2])
+        """
+        data, layout = self._reduced()
+        if self._engine.native(data) and layout.is_plain and self._engine.processes == 1:
+            return data
+        return as_torch(self.host())
+
     def _host(self) -> NDArray[Any]:
         """The whole tensor, reduced; a read-only view where no copy is needed."""
         whole = self.host().view()
@@ -80,7 +91,7 @@ class Array(Held):
                     f"{self.dtype} can't become {np.dtype(dtype)} without a copy, and copy=False forbids one."
                 )
             return whole.astype(dtype)
-        if copy is False and not (isinstance(self.data, np.ndarray) and np.shares_memory(whole, self.data)):
+        if copy is False and not _shares_memory(whole, self.data):
             raise ValueError(f"The shards of {self.summary()} are joined by a copy, and copy=False forbids one.")
         return whole.copy() if copy else whole
 
@@ -283,11 +294,19 @@ class Array(Held):
         return NotImplemented
 
     def __repr__(self) -> str:
+        if self._engine.processes > 1:  # reading elements is a collective, and looking at a variable must not be one
+            return f"Array({self.summary()})"
         values = np.array2string(self._host(), separator=", ", prefix="Array(")
         return f"Array({values}, {self.summary()})"
 
     def __str__(self) -> str:
         return str(self._host())
+
+
+def _shares_memory(whole: NDArray[Any], data: Any) -> bool:
+    if isinstance(data, np.ndarray):
+        return np.shares_memory(whole, data)
+    return bool(whole.ctypes.data == data.data_ptr()) if hasattr(data, "data_ptr") else False
 
 
 def _unknown(name: str) -> str:
@@ -333,12 +352,13 @@ def shard(host: object, mesh: "Mesh | Sharding", spec: "P | Sharding | None" = N
     if isinstance(host, Array):
         raise ArrayError(f"This is an Array already: {host.summary()}. Use x.reshard(…) to lay it out anew.")
     sharding = as_sharding(mesh, spec)
-    whole = host_array(host)
-    check_partial(sharding, whole.dtype, ArrayError)
-    layout = layout_of(sharding, whole.shape)
-    if copy and not isinstance(host, list | tuple):  # of lists it is a copy already
+    engine = engine_of(sharding.mesh)
+    whole: Any = torch_tensor(host) if engine.native(host) else host_array(host)
+    check_partial(sharding, as_dtype(whole.dtype), ArrayError)
+    layout = layout_of(sharding, tuple(whole.shape))
+    if copy and engine.keeps_host and not isinstance(host, list | tuple):  # of lists it is a copy already
         whole = own_copy(whole)
-    return Array.of(layout, engine_of(layout.mesh).put(whole, layout))
+    return Array.of(layout, engine.put(whole, layout))
 
 
 def replicate(host: object, mesh: Mesh, *, copy: bool = True) -> Array:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import prod
 from typing import Any
 
@@ -109,8 +110,8 @@ def host_array(value: object) -> NDArray[Any]:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _from_torch(value: Any) -> NDArray[Any]:
-    """A torch tensor's memory; small floats, which NumPy gets from ml_dtypes, go as integers of their size."""
+def torch_tensor(value: Any) -> Any:
+    """A torch tensor with elements in memory, apart from autograd; ArrayError if it has none or is not dense."""
     torch = sys.modules["torch"]
     if value.is_meta:
         raise ArrayError(
@@ -119,21 +120,34 @@ def _from_torch(value: Any) -> NDArray[Any]:
         )
     if value.layout is not torch.strided or value.is_quantized:
         raise ArrayError(f"A tensor of layout {value.layout} can't be sharded. Make it dense first: t.to_dense().")
-    plain = value.detach().cpu().resolve_conj().resolve_neg()
-    dtype = as_dtype(plain.dtype)
-    if dtype.type.__module__ == "numpy":
-        result: NDArray[Any] = plain.numpy()
-        return result
-    bits = {1: torch.uint8, 2: torch.int16}[dtype.itemsize]
-    return np.asarray(plain.view(bits).numpy()).view(dtype)
+    return value.detach().resolve_conj().resolve_neg()
 
 
-def own_copy(host: NDArray[Any]) -> NDArray[Any]:
+def _from_torch(value: Any) -> NDArray[Any]:
+    """A torch tensor's memory."""
+    from shardwright.engines.torch.convert import to_host  # imports torch, which is loaded already
+
+    return to_host(torch_tensor(value))
+
+
+def as_torch(host: NDArray[Any]) -> Any:
+    """A host tensor as torch's; shares its memory where torch can."""
+    if find_spec("torch") is None:
+        raise ArrayError("x.torch() needs PyTorch: pip install 'shardwright[torch]'.")
+    from shardwright.engines.torch.convert import from_host
+
+    return from_host(host)
+
+
+def own_copy(host: Any) -> Any:
     """A copy of a host tensor in the same order in memory; dims that are broadcast (of stride 0) stay so.
 
     >>> own_copy(np.broadcast_to(np.float32(1), (10**6, 10**6))).strides
     (0, 0)
     """
+    if is_torch(host):
+        once = host[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in host.stride())]
+        return once.clone().expand(host.shape)
     if 0 not in host.strides:
         return host.copy(order="K")
     once = host[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in host.strides)]

@@ -85,7 +85,7 @@ class Held:
         if not self._layout.partial_lanes:
             return self.data
         data, layout = self._reduced()
-        return data if layout.is_plain else self._engine.whole(data, layout)
+        return data if layout.is_plain else self._engine.total(data, layout)  # type: ignore[attr-defined]  # of engines that fuse
 
     def beside(self, value: Any) -> Any:
         """Converts the other operand to an array or scalar; NotImplemented if impossible."""
@@ -153,6 +153,11 @@ class Held:
         return self._engine.whole(data, layout)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._engine.processes > 1:
+            raise ArrayError(
+                f"{self.summary()} is spread over processes, and each has only its own shard: it can't be pickled. "
+                f"Use np.asarray(x), on all ranks together."
+            )
         return _rebuilt, (type(self), self.sharding, self.shape, self.data)
 
     @property

@@ -37,11 +37,13 @@ Runner = Callable[..., Any]
 class StackedEngine(Protocol):
     """What is needed of the engine."""
 
+    xp: Any
+
     def operation(self, plan: OperationPlan) -> Callable[..., Any]: ...
     def local(self, local: Local, data: Any) -> tuple[Any, ...]: ...
     def step(self, step: Step, data: Any) -> Any: ...
     def move(self, data: Any, source: Layout, target: Layout) -> Any: ...
-    def whole(self, data: Any, layout: Layout) -> Any: ...
+    def total(self, data: Any, layout: Layout) -> Any: ...
     def row(self, data: Any, layout: Layout, at: int) -> Any: ...
     def lanes(self, data: Any, layout: Layout) -> Any: ...
     def from_lanes(self, lanes: Any, layout: Layout) -> Any: ...
@@ -71,7 +73,7 @@ def compiled(engine: StackedEngine, code: Code) -> Runner:
     def with_totals(*data: Any) -> Any:
         values = list(data)
         for number, at in sums:
-            values[number] = engine.whole(values[number], at)
+            values[number] = engine.total(values[number], at)
         return run(*values)
 
     return with_totals
@@ -160,7 +162,7 @@ class Compiler:
         """The function of a line and what it reads; None if it changes nothing."""
         return self._function(line), line.inputs
 
-    def _local(self, what: Local) -> Runner:
+    def _local(self, what: Local, inputs: Sequence[Any]) -> Runner:
         engine = self.engine
         if len(what.results) == 1:
             return lambda *data: engine.local(what, data)[0]
@@ -181,7 +183,7 @@ class Compiler:
         """The function of one instruction: one result bare, several as a tuple."""
         what, engine = line.what, self.engine
         if isinstance(what, Local):
-            return self._local(what)
+            return self._local(what, line.inputs)
         if isinstance(what, Fused):
             return self._fused(what)
         if isinstance(what, Step):
@@ -226,7 +228,7 @@ class _Stacked(Compiler):
         halo = step.source.halo or step.result.halo
         return plain or (self.totals and not halo)
 
-    def _local(self, what: Local) -> Runner:
+    def _local(self, what: Local, inputs: Sequence[Any]) -> Runner:
         run_local = _with_summands(self.engine, what) if self.totals else self.engine.local
         if len(what.results) == 1:
             return lambda *data: run_local(what, data)[0]
@@ -240,7 +242,7 @@ class _Stacked(Compiler):
 
     def _step(self, what: Step) -> Runner:
         if isinstance(what, Fetch) and self.totals:
-            return fetching(what, 0)
+            return fetching(what, 0, self.engine.xp)
         if isinstance(what, Regroup) and self.totals:
             return lambda data: data.reshape(what.result_shape)
         return super()._step(what)

@@ -91,6 +91,7 @@ class Literal(LaneViews):
     xp = NUMPY
     processes = 1
     fuses = False
+    keeps_host = False
 
     def __init__(self) -> None:
         self._local = threading.local()
@@ -293,7 +294,7 @@ class Literal(LaneViews):
 
     # -- programs -----------------------------------------------------------------------------------------------------
 
-    def compile(self, code: Code) -> Callable[..., tuple[Any, ...]]:
+    def compile(self, code: Code, label: str = "") -> Callable[..., tuple[Any, ...]]:
         """A function that runs the code one instruction after the other."""
         return self.interpreter(code, None)
 

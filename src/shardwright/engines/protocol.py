@@ -24,7 +24,8 @@ class Engine(Protocol):
     name: str
     xp: Space  # array functions that kernels are written in
     processes: int  # that share the work
-    fuses: bool  # whether a partial product may wait for its reduction, to be one call with it
+    fuses: bool  # whether operations run on whole tensors, and partial values are what they come to until looked at
+    keeps_host: bool  # whether `put` may keep the memory of the host tensor
 
     def check(self, mesh: Mesh) -> None:
         """Refuse a mesh that this engine can't hold."""
@@ -99,8 +100,9 @@ class Engine(Protocol):
     def copy(self, data: Data) -> Data:
         """The same shards in memory of their own."""
 
-    def compile(self, code: "Code") -> Runner:
-        """A function from the data of a program's inputs to that of its outputs; equals running it step by step."""
+    def compile(self, code: "Code", label: str = "") -> Runner:
+        """A function from the data of a program's inputs to that of its outputs; equals running it step by step. The label is
+        the same for the same program in all processes."""
 
     def row(self, data: Data, layout: Layout, at: int) -> Data:
         """One row of a table whose first dim is whole."""

@@ -46,9 +46,10 @@ class Stacked(LaneViews):
     """Every device in one process, on NumPy, in lanes."""
 
     name = "numpy"
-    xp = NUMPY
+    xp: Any = NUMPY
     processes = 1
     fuses = True
+    keeps_host = True
 
     def __init__(self) -> None:
         self._mailbox = Mailbox()
@@ -105,6 +106,10 @@ class Stacked(LaneViews):
         if layout.partial_lanes:
             joined = self.reduce(joined, layout.partial_lanes, layout.sharding.reduction)
         return joined.reshape(layout.shape)
+
+    def total(self, data: Data, layout: Layout) -> Data:
+        """The data of a tensor once it is reduced."""
+        return self.whole(data, layout)
 
     def shard(self, data: Data, layout: Layout, place: int) -> Data:
         """What the device at a place holds; a view."""
@@ -200,7 +205,7 @@ class Stacked(LaneViews):
         shards = lanes.data[tuple(slice(0, n) for n in layout.lane_shape)]
         return shards if layout.sharding.halo else self.gathered(shards, layout)
 
-    def compile(self, code: Code) -> Callable[..., tuple[Data, ...]]:
+    def compile(self, code: Code, label: str = "") -> Callable[..., tuple[Data, ...]]:
         """One generated Python function, a line an operation, on whole tensors."""
         return compiled(self, code)
 

@@ -46,7 +46,7 @@ def _straight(plan: OperationPlan, space: Space) -> Function:
     """The instructions of a plan for one device, one after the other."""
     count = len(plan.kinds)
     lines = [
-        (_prepared(what, _kinds(plan, what, inputs), space), [x.number for x in inputs], outputs[0].number)
+        (_prepared(what, operand_kinds(plan, what, inputs), space), [x.number for x in inputs], outputs[0].number)
         for what, inputs, outputs, _ in plan.instructions
     ]
     outputs = [slot.number for slot in plan.outputs]
@@ -67,13 +67,18 @@ def _straight(plan: OperationPlan, space: Space) -> Function:
     return run_lines
 
 
-def _kinds(plan: OperationPlan, what: Any, inputs: Sequence[Slot]) -> tuple[Any, ...]:
+def operand_kinds(plan: OperationPlan, what: Any, inputs: Sequence[Slot]) -> tuple[Any, ...]:
     """The kinds of what an instruction reads: the dtypes of arrays, the types of scalars."""
     if not isinstance(what, Local):
         return ()
-    dtypes = iter(what.call.dtypes)
     given = [plan.kinds[x.number] if x.number < len(plan.kinds) else () for x in inputs]
-    return tuple(next(dtypes) if isinstance(kind, tuple) else type(kind) for kind in given)
+    return kinds_of(what.call, [None if isinstance(kind, tuple) else kind for kind in given])
+
+
+def kinds_of(call: Call, scalars: Sequence[Any]) -> tuple[Any, ...]:
+    """The kinds of a call's operands; `scalars` has None where an array is."""
+    dtypes = iter(call.dtypes)
+    return tuple(next(dtypes) if scalar is None else type(scalar) for scalar in scalars)
 
 
 def _prepared(what: Any, kinds: tuple[Any, ...], space: Space) -> Function:
@@ -81,7 +86,15 @@ def _prepared(what: Any, kinds: tuple[Any, ...], space: Space) -> Function:
     if isinstance(what, Fetch):
         return fetching(what, 0, space)
     assert isinstance(what, Local), what
-    call = what.call.at(0).on(space)
+    return computation(what.call.at(0), kinds, space)
+
+
+def computation(call: Call, kinds: tuple[Any, ...], space: Space) -> Function:
+    """A call of one device as a function of its operands: one result bare, several as a tuple.
+
+    `kinds` has for each operand the dtype of an array or the type of a scalar.
+    """
+    call = call.on(space)
     function: Function | None = direct(call) if space is NUMPY else space.direct(call, kinds)
     if function is not None:
         return function

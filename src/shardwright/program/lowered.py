@@ -39,7 +39,7 @@ class Lowered:
     """A function lowered for one kind of arguments: its final program, and what running it takes."""
 
     def __init__(self, jit: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Mesh) -> None:
-        self.mesh = mesh
+        self.mesh, self.name = mesh, getattr(jit.function, "__name__", "program")
         leaves, self._structure = flatten((args, kwargs))
         paths = paths_of((args, kwargs))
         self._arrays = [at for at, leaf in enumerate(leaves) if is_dynamic(leaf)]
@@ -120,9 +120,12 @@ class Lowered:
     def _ready(self) -> Callable[..., Any]:
         engine = engine_of(self.mesh)
         engine.check(self.mesh)
+        label = ""
         if engine.processes > 1:  # before the first collective: a process with another program would wait for ever
-            engine.agree(self.program.fingerprint)
-        self._run = engine.compile(self.code)
+            fingerprint = self.program.fingerprint
+            engine.agree(fingerprint)
+            label = "\n".join((self.name, *fingerprint))
+        self._run = engine.compile(self.code, label)
         return self._run
 
     def data(self, leaves: Sequence[Any], outside: Sequence[Array]) -> list[Any]:

@@ -28,8 +28,8 @@ from shardwright.engines.torch.processes import World, ranks_in_use
 from shardwright.engines.torch.routes import Route, local_route, place_in, route_of, taken
 from shardwright.engines.torch.space import TorchSpace
 from shardwright.engines.views import Shards
+from shardwright.engines.whole import computation, kinds_of, operand_kinds
 from shardwright.errors import ArrayError, CoherenceError, CollectiveError, EngineError
-from shardwright.kernels import run
 from shardwright.lines import source_line
 from shardwright.mesh import Mesh
 from shardwright.plan import (
@@ -43,6 +43,7 @@ from shardwright.plan import (
     OperationPlan,
     Reduce,
     Regroup,
+    Slot,
     Step,
     group_of,
     move_steps,
@@ -263,7 +264,7 @@ class Distributed:
         ((what, inputs, _, _),) = plan.instructions
         if not isinstance(what, Local) or [x.number for x in inputs] != list(range(len(plan.kinds))):
             return None
-        function, note = self.computation(what), self.note
+        function, note = self.computation(what, operand_kinds(plan, what, inputs)), self.note
         text = _described(plan)
         key = key_of(text)
         if any(not isinstance(kind, tuple) for kind in plan.kinds):
@@ -280,23 +281,14 @@ class Distributed:
 
         return alone
 
-    def computation(self, local: Local) -> Callable[..., Any]:
+    def computation(self, local: Local, kinds: tuple[Any, ...]) -> Callable[..., Any]:
         """A kernel as a function of this process's shards: one result bare, several as a tuple."""
         made = local.call.made
-        if "here" not in made:
+        if ("here", kinds) not in made:
             mesh = (*local.operands, *local.results)[0].mesh
-            made["here"] = self._prepared(local, self.place(mesh))
-        found: Callable[..., Any] = made["here"]
+            made["here", kinds] = computation(local.call.at(self.place(mesh)), kinds, self.xp)
+        found: Callable[..., Any] = made["here", kinds]
         return found
-
-    def _prepared(self, local: Local, place: int) -> Callable[..., Any]:
-        call = local.call.at(place).on(self.xp)
-        direct = getattr(self.xp, "direct", lambda call: None)(call)
-        if direct is not None:
-            return direct  # type: ignore[no-any-return]
-        if len(call.results) == 1:
-            return lambda *data: run(call, data)[0]
-        return lambda *data: run(call, data)
 
     def local(self, local: Local, data: Sequence[Any]) -> tuple[Tensor, ...]:
         """A kernel on this process's shards."""
@@ -305,7 +297,9 @@ class Distributed:
         )
         text = f"{local.name} of {shown}" if shown else f"{local.name} of {local.results[0].shape}"
         self.note(key_of(f"{text} {_attrs(local.call.attrs)}"), text, data)
-        made = self.computation(local)(*(self._held(x) if not isinstance(x, Tensor) else x for x in data))
+        held = [self._held(x) for x in data]
+        kinds = kinds_of(local.call, [None if isinstance(x, Tensor) else x for x in held])
+        made = self.computation(local, kinds)(*held)
         return made if isinstance(made, tuple) else (made,)
 
     # -- steps ----------------------------------------------------------------------------------------------------------
@@ -462,7 +456,7 @@ class Distributed:
     def compile(self, code: Code, label: str = "program") -> Callable[..., tuple[Any, ...]]:
         """One generated Python function; a call of it is one call of this process."""
         function, key, note = _Lines(self).function(code), key_of(label), self.note
-        text = label.partition(" ")[0]
+        text = f"the program {label.partition(chr(10))[0]}"
 
         def call(*data: Any) -> tuple[Any, ...]:
             note(key, text)
@@ -605,8 +599,8 @@ class _Lines(Compiler):
 
     engine: Distributed
 
-    def _local(self, what: Local) -> Callable[..., Any]:
-        return self.engine.computation(what)
+    def _local(self, what: Local, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return self.engine.computation(what, kinds_of(what.call, [None if isinstance(x, Slot) else x for x in inputs]))
 
     def _step(self, what: Step) -> Callable[..., Any]:
         engine = self.engine
