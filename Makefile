@@ -7,8 +7,13 @@ PIP_QUIET := --quiet --disable-pip-version-check
 demo: .venv-demo/.installed
 	.venv-demo/bin/shardwright demo
 
+# Tests that start processes run after the others, one at a time: each group of processes is started once and has the cores.
 test: lint types
-	.venv/bin/python -m pytest -n 2 --dist worksteal
+	@failed=; \
+	.venv/bin/python -m pytest -n 2 --dist worksteal --ignore tests/multiprocess || failed="$$failed tests"; \
+	.venv/bin/python -m pytest tests/multiprocess || failed="$$failed tests/multiprocess"; \
+	if [ -n "$$failed" ]; then echo "make test: FAILED in:$$failed"; exit 1; fi; \
+	echo "make test: everything passed"
 
 lint: .venv/.installed
 	.venv/bin/ruff check .

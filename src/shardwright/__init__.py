@@ -16,6 +16,7 @@ from shardwright.arrays import (
     shard_map,
 )
 from shardwright.eager import auto_sharding, strict
+from shardwright.engines import engine
 from shardwright.errors import ImplicitGatherError, ImplicitGatherWarning, ShardwrightError
 from shardwright.hardware import Link
 from shardwright.mesh import Mesh
@@ -53,6 +54,7 @@ __all__ = [
     "auto_sharding",
     "collectives",
     "cond",
+    "engine",
     "errors",
     "explain",
     "from_shards",

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,8 @@ def test_the_picture_in_the_readme_is_the_librarys():
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "examples").glob("*.py")), ids=lambda page: page.name)
-def test_examples_run_and_say_that_they_are_right(page):
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(compile(page.read_text(), str(page), "exec"), {})
-    checks = [line for line in out.getvalue().splitlines() if line.endswith((": True", ": False"))]
+def test_examples_run_and_say_that_they_are_right(page, capfd):
+    runpy.run_path(str(page), run_name="__main__")
+    checks = [line for line in capfd.readouterr().out.splitlines() if line.endswith((": True", ": False"))]
     assert checks
     assert all(line.endswith("True") for line in checks)

@@ -82,6 +82,18 @@ def test_the_first_error_in_time_is_raised_with_its_rank(groups, tmp_path):
     assert pickle.loads(pickle.dumps(caught.value)).rank == 2
 
 
+def test_outcomes_has_every_process_to_its_end():
+    with Processes(3) as group:
+        first, second, third = group.outcomes(calls.fail_alone, 1)
+        assert (first, third) == (0, 2)
+        assert isinstance(second, LaunchError)
+        assert (second.rank, str(second.__cause__)) == (1, "alone")
+        assert group.run(rank) == [0, 1, 2]
+        with pytest.raises(LaunchError, match=r"^ranks 0,.* 2 of 3 had not finished die"):
+            group.outcomes(calls.die, 1, signal.SIGKILL, timeout=0.5)
+        assert group.closed
+
+
 def test_errors_that_cant_be_loaded_are_told_by_their_text(groups):
     with pytest.raises(LaunchError, match=r"rank 1 of 2 raised UnloadableError: can't be loaded") as caught:
         groups(2).run(calls.raise_unloadable)
@@ -135,8 +147,8 @@ def test_a_process_that_exits_is_named():
 def test_a_time_out_names_the_processes_that_had_not_finished():
     with Processes(3) as group:
         group.run(rank)  # started
-        with pytest.raises(LaunchError, match=r"^ranks 0, 2 of 3 had not finished hang after 0\.5 s") as caught:
-            group.run(calls.hang, 0, 2, timeout=0.5)
+        with pytest.raises(LaunchError, match=r"^ranks 0, 2 of 3 had not finished hang after 1\.5 s") as caught:
+            group.run(calls.hang, 0, 2, timeout=1.5)
         assert "time.sleep(600)" in str(caught.value)  # where they are
         with pytest.raises(LaunchError, match=r"have ended: ranks 0, 2 of 3 had not finished"):
             group.run(rank)
@@ -190,6 +202,45 @@ def test_no_process_outlives_its_parent(tmp_path, number):
     assert parent.returncode == (3 if number == signal.SIGINT else -number)
     assert rest == ("interrupted\n" if number == signal.SIGINT else "")
     wait_until(lambda: not any(map(is_running, pids)))
+
+
+NESTED = """
+import os
+from dataclasses import dataclass
+import shardwright as sw
+
+@dataclass
+class Pair:
+    outer: int
+    inner: list
+
+class OwnError(Exception):
+    pass
+
+def inner(k):
+    return 10 * k + int(os.environ["RANK"])
+
+def outer(pair):
+    rank = int(os.environ["RANK"])
+    return Pair(pair.outer + rank, sw.launch(inner, rank, processes=2))
+
+def fail():
+    raise OwnError
+
+if __name__ == "__main__":
+    print(sw.launch(outer, Pair(5, []), processes=1))
+    try:
+        sw.launch(fail, processes=1)
+    except sw.errors.LaunchError as error:
+        print(type(error.__cause__) is OwnError)
+"""
+
+
+@pytest.mark.parametrize("how", [["nested.py"], ["-m", "nested"]], ids=" ".join)
+def test_functions_and_classes_of_scripts_travel_and_launches_nest(tmp_path, how):
+    (tmp_path / "nested.py").write_text(NESTED)
+    ran = subprocess.run([sys.executable, *how], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert ran.stdout == "[Pair(outer=5, inner=[0, 1])]\nTrue\n", ran.stderr
 
 
 def test_a_script_without_a_guard_is_told_to_have_one(tmp_path):

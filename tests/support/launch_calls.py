@@ -32,7 +32,7 @@ def fail_on(bad, folder):
             mark.touch()
     while not mark.exists():
         time.sleep(0.01)
-    time.sleep(0.01)
+    time.sleep(0.5)  # by then the error has left the call
     raise ConnectionError(f"rank {bad} is gone")
 
 
@@ -50,6 +50,13 @@ def die(bad, number):
     if rank() == bad:
         os.kill(os.getpid(), number)
     time.sleep(600)
+
+
+def fail_alone(bad):
+    if rank() == bad:
+        raise ValueError("alone")
+    time.sleep(0.3)  # longer than a launch waits for others after an error
+    return rank()
 
 
 def leave(bad, status):

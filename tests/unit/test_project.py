@@ -80,8 +80,8 @@ def test_import_is_light():
 def test_the_exported_names_are_these():
     names = """
         Array ImplicitGatherError ImplicitGatherWarning Link Mesh P PerDevice ShapeDtype Sharding ShardwrightError auto_sharding
-        collectives cond errors explain from_shards gather launch match_sharding_rule measure nn numpy picture plan_reshard
-        process_coords process_index random replicate rules scan shard shard_map sjit strict while_loop
+        collectives cond engine errors explain from_shards gather launch match_sharding_rule measure nn numpy picture
+        plan_reshard process_coords process_index random replicate rules scan shard shard_map sjit strict while_loop
         with_sharding_annotation with_sharding_constraint
     """
     assert sorted(sw.__all__) == names.split()

@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec
 
+from shardwright.engines.gt import engine
 from shardwright.engines.lanes import Lanes
 from shardwright.engines.literal import Literal, Tally
 from shardwright.engines.protocol import Engine
@@ -9,7 +10,7 @@ from shardwright.engines.stacked import Stacked
 from shardwright.errors import EngineError
 from shardwright.mesh import Mesh
 
-__all__ = ["ENGINES", "Engine", "Lanes", "Literal", "Stacked", "Tally", "engine_named", "engine_of"]
+__all__ = ["ENGINES", "Engine", "Lanes", "Literal", "Stacked", "Tally", "engine", "engine_named", "engine_of"]
 
 ENGINES = ("numpy", "literal", "torch")
 

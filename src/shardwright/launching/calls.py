@@ -12,6 +12,8 @@ from typing import Any
 
 from shardwright.errors import LaunchError
 
+MAIN = {"__main__", "__mp_main__"}  # the script of a process; in launched ones it has both names
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -68,9 +70,9 @@ def packed(fn: Callable[..., Any], args: tuple[Any, ...]) -> Call:
         files={
             module: os.path.abspath(path)
             for module, path in modules.items()
-            if path and path.endswith(".py") and module != "__main__"
+            if path and path.endswith(".py") and module not in MAIN
         },
-        main=_main_module(name) if "__main__" in modules else {},
+        main=_main_module(name) if pickler.modules & MAIN else {},
         path=[entry or os.getcwd() for entry in sys.path if isinstance(entry, str)],
         argv=list(sys.argv),
         folder=os.getcwd(),

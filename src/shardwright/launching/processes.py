@@ -86,6 +86,13 @@ class Processes:
         """Run `fn(*args)` in every process and return the results in rank order; errors as in `launch`."""
         return self._run(packed(fn, args), timeout, time.monotonic(), SETTLE)
 
+    def outcomes(self, fn: Callable[..., Any], *args: Any, timeout: float | None = 60) -> list[Any]:
+        """Run `fn(*args)` in every process and return, in rank order, its result or a LaunchError with its own error.
+
+        Waits for every process whatever happens to others; a time-out is raised. For tests of what survivors do.
+        """
+        return self._run(packed(fn, args), timeout, time.monotonic(), settle=None)
+
     def close(self) -> None:
         """End the processes. Closing twice does nothing."""
         self._close("close() was called")
@@ -109,7 +116,7 @@ class Processes:
         end_all(self._members, self._port, os.getpid())
         self._finalizer.detach()
 
-    def _run(self, call: Call, timeout: float | None, start: float, settle: float) -> list[Any]:
+    def _run(self, call: Call, timeout: float | None, start: float, settle: float | None) -> list[Any]:
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise LaunchError(
                 f"timeout={timeout!r} is invalid. Give a positive number of seconds, or None for no limit."
@@ -117,20 +124,25 @@ class Processes:
         with self._running:
             if self._why_closed:
                 raise LaunchError(f"These {self.size} processes have ended: {self._why_closed}. Start new ones.")
+            deadline = None if timeout is None else start + timeout
             try:
                 replies = Replies(self._members, call)
-                replies.wait(None if timeout is None else start + timeout)
-                if replies.failures:
-                    replies.wait_for_all(time.monotonic() + (GRACE if replies.died else settle))
-                problem = replies.problem(timeout)
+                if settle is None:
+                    replies.wait_for_all(deadline)
+                else:
+                    replies.wait(deadline)
+                    if replies.failures:
+                        replies.wait_for_all(time.monotonic() + (GRACE if replies.died else settle))
+                is_late = bool(replies.unfinished) and (settle is None or not replies.failures)
+                problem = replies.time_out(timeout) if is_late else replies.first_failure()
             except BaseException as error:
                 self._close(f"{call.name} was interrupted by {type(error).__name__}")
                 raise
-            if problem is None:
-                return replies.results()
-            if replies.unfinished or replies.died or not replies.failures:  # without a failure it is a time-out
+            if problem is not None and (is_late or replies.unfinished or replies.died):
                 self._close(str(problem).partition("\n")[0].rstrip("."))
-            raise problem
+            if problem is not None and (is_late or settle is not None):
+                raise problem
+            return replies.outcomes()
 
 
 def _reserved_port() -> socket.socket:

@@ -13,7 +13,7 @@ from shardwright.errors import LaunchError
 from shardwright.launching.calls import Call
 from shardwright.launching.member import Inbox, Member
 
-ASK = 1.0  # seconds to wait for the stacks of processes that have not finished
+ASK = 3.0  # seconds to wait for the stacks of processes that have not finished
 # A death is noticed in the parent, an error is timed where it is raised. Errors up to so many seconds before the notice
 # count as consequences of the death, as when connections to the dead process break.
 NOTICE = 0.2
@@ -51,37 +51,52 @@ class Replies:
         while self.unfinished and not self.failures and self._receive(deadline):
             pass
 
-    def wait_for_all(self, deadline: float) -> None:
+    def wait_for_all(self, deadline: float | None) -> None:
         """Wait for all replies or the deadline."""
         while self.unfinished and self._receive(deadline):
             pass
 
-    def results(self) -> list[Any]:
-        """What every process returned, in rank order."""
-        results = []
-        for rank in range(len(self._members)):
-            try:
-                results.append(pickle.loads(self._returned.pop(rank)))
-            except Exception as error:
-                text = (
-                    f"what {self._call.name} returned on rank {rank} can't be loaded: {type(error).__name__}: {error}"
-                )
-                raise LaunchError(text, rank) from error
-        return results
+    def outcomes(self) -> list[Any]:
+        """What every process returned, or its failure as an error, in rank order."""
+        failures = {failure.rank: failure for failure in self.failures}
+        return [self._error([failures[r]]) if r in failures else self._result(r) for r in range(len(self._members))]
 
-    def problem(self, timeout: float | None) -> LaunchError | None:
-        """The error to raise, if any: the first failure in time, or the time-out."""
-        if not self.failures:
-            return self._time_out(timeout) if self.unfinished else None
-        first, *others = sorted(self.failures, key=lambda failure: failure.at)
+    def first_failure(self) -> LaunchError | None:
+        """The failure that came first in time as an error, the others as lines of its text; None if there are none."""
+        return self._error(sorted(self.failures, key=lambda failure: failure.at)) if self.failures else None
+
+    def time_out(self, timeout: float | None) -> LaunchError:
+        """The error for processes that have not finished, with where they are."""
+        unfinished = sorted(self.unfinished)
+        for rank in unfinished:
+            self._members[rank].ask_for_stack()
+        deadline = time.monotonic() + ASK
+        while not self._stacks.keys() >= self.unfinished and self._receive(deadline):
+            pass
+        named = f"rank{'s' * (len(unfinished) > 1)} {', '.join(map(str, unfinished))} of {len(self._members)}"
+        parts = [
+            f"{named} had not finished {self._call.name} after {timeout:g} s. Give a longer timeout= if it needs more."
+        ]
+        parts += [f"rank {rank} is at:\n{self._stacks[rank].rstrip()}" for rank in unfinished if self._stacks.get(rank)]
+        return LaunchError("\n\n".join(parts), unfinished[0])
+
+    def _result(self, rank: int) -> Any:
+        try:
+            return pickle.loads(self._returned.pop(rank))
+        except Exception as error:
+            text = f"what {self._call.name} returned on rank {rank} can't be loaded: {type(error).__name__}: {error}"
+            raise LaunchError(text, rank) from error
+
+    def _error(self, failures: Sequence[Failure]) -> LaunchError:
+        first, *others = failures
         parts = [first.line, first.traceback.rstrip()] if first.traceback else [f"{first.line}."]
         if others:
-            parts.append("\n".join(["Afterwards:", *(failure.line for failure in others)]))
-        problem = LaunchError("\n\n".join(parts), first.rank)
+            parts.append("\n".join(["Afterwards:", *(failure.line.partition("\n")[0] for failure in others)]))
+        error = LaunchError("\n\n".join(parts), first.rank)
         if first.pickled is not None:
             with contextlib.suppress(Exception):  # some exceptions can be pickled and not loaded again
-                problem.__cause__ = pickle.loads(first.pickled)
-        return problem
+                error.__cause__ = pickle.loads(first.pickled)
+        return error
 
     def _receive(self, deadline: float | None) -> bool:
         """Take one reply; False at the deadline."""
@@ -106,20 +121,6 @@ class Replies:
             self.died = True
             self.failures.append(Failure(at - NOTICE, rank, f"rank {rank} {_ending(*content)}"))
         return True
-
-    def _time_out(self, timeout: float | None) -> LaunchError:
-        unfinished = sorted(self.unfinished)
-        for rank in unfinished:
-            self._members[rank].ask_for_stack()
-        deadline = time.monotonic() + ASK
-        while not self._stacks.keys() >= self.unfinished and self._receive(deadline):
-            pass
-        named = f"rank{'s' * (len(unfinished) > 1)} {', '.join(map(str, unfinished))} of {len(self._members)}"
-        parts = [
-            f"{named} had not finished {self._call.name} after {timeout:g} s. Give a longer timeout= if it needs more."
-        ]
-        parts += [f"rank {rank} is at:\n{self._stacks[rank].rstrip()}" for rank in unfinished if self._stacks.get(rank)]
-        return LaunchError("\n\n".join(parts), unfinished[0])
 
 
 def _ending(status: int) -> str:
