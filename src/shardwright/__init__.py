@@ -1,5 +1,8 @@
 """shardwright: one language for sharding tensors and computations over meshes of devices, many engines to run it on."""
 
+from importlib import import_module
+from types import ModuleType
+
 from shardwright import collectives, errors, nn, numpy, random, rules
 from shardwright.arrays import (
     Array,
@@ -72,3 +75,21 @@ __all__ = [
     "with_sharding_annotation",
     "with_sharding_constraint",
 ]
+
+_FRONT_ENDS = {"torch": "torch", "ttnn": "torch"}  # loaded when first used, and the extra that each needs
+
+
+def __getattr__(name: str) -> ModuleType:
+    """The front ends, `sw.torch` and the like: each is imported at its first use, because it imports much."""
+    if name not in _FRONT_ENDS:
+        raise AttributeError(f"module 'shardwright' has no attribute {name!r}")
+    try:
+        return import_module(f"shardwright.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "shardwright":
+            raise
+        raise ModuleNotFoundError(
+            f"shardwright.{name} needs {error.name}, which is not installed. Run: pip install "
+            f"'shardwright[{_FRONT_ENDS[name]}]'.",
+            name=error.name,
+        ) from error
