@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -34,11 +35,13 @@ def to_device_mesh(mesh: Mesh, device_type: str | None = None) -> DeviceMesh:
     """The DeviceMesh with the same axes, in which the device with id i is rank i.
 
     Every process of the group must call it, and gets the same object for the same mesh again. `device_type` is "cpu"
-    or "cuda"; by default it follows the group's backend. Without a process group it raises EngineError. Links and
-    the engine have no counterpart and are dropped.
+    or "cuda"; by default it follows the group's backend. Without a process group it raises EngineError. Ids that do not
+    ascend along every axis are refused: DTensors would be read back in another order. Links and the engine have no
+    counterpart and are dropped.
     """
     if not isinstance(mesh, Mesh):
         raise MeshError(f"to_device_mesh takes a Mesh; got {type(mesh).__name__}.")
+    check_ascending(mesh)
     if not has_group():
         raise EngineError(
             f"A DeviceMesh for {mesh} needs a process group, and this process is in none. Start the script with "
@@ -78,6 +81,20 @@ def from_device_mesh(
     if len(names) != ranks.ndim:
         raise MeshError(f"axis_names has {len(names)} names, but the DeviceMesh has {ranks.ndim} dims: give one each.")
     return Mesh(tuple(ranks.shape), names, devices=ranks.flatten().tolist(), engine=engine)
+
+
+def check_ascending(mesh: Mesh) -> None:
+    """Refuse device ids that do not ascend along an axis: torch sorts the ranks of a group, whatever the mesh says.
+
+    `full_tensor()` on ranks [3, 2, 1, 0] of a tensor in four parts gives the parts in reverse (torch 2.13).
+    """
+    for dim, axis in enumerate(mesh.axis_names):
+        if (np.diff(mesh.ids(), axis=dim) < 0).any():
+            raise MeshError(
+                f"The device ids of {mesh} do not ascend along axis {axis!r}. torch.distributed sorts the ranks of every "
+                f"group, so a DTensor on this mesh would be read back in another order. Give ids that ascend along every "
+                f"axis; another order of axes can be written in P."
+            )
 
 
 def own_place(mesh: Mesh) -> int:

@@ -13,11 +13,11 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from shardwright.arrays import Array, shard
-from shardwright.errors import ArrayError, ShardingError
+from shardwright.errors import ArrayError, MeshError, ShardingError, ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.rules import TreePathShardingRule, is_array, resolved
 from shardwright.sharding import Sharding, layout_of
-from shardwright.torch.meshes import from_device_mesh, has_group, own_place, to_device_mesh
+from shardwright.torch.meshes import check_ascending, from_device_mesh, has_group, own_place, to_device_mesh
 from shardwright.torch.placements import from_placements, to_placements
 
 
@@ -46,6 +46,8 @@ def shard_module(module: torch.nn.Module, mesh: Mesh | DeviceMesh, rules: Any) -
     """
     device_mesh = mesh if isinstance(mesh, DeviceMesh) else None
     named = from_device_mesh(mesh) if isinstance(mesh, DeviceMesh) else mesh
+    if not isinstance(named, Mesh):
+        raise MeshError(f"shard_module takes a Mesh or a DeviceMesh; got {type(named).__name__}.")
     tensors = _tensors(module)
     shardings = match_sharding_rule(rules, module, named)
     _check(tensors, shardings)
@@ -53,6 +55,7 @@ def shard_module(module: torch.nn.Module, mesh: Mesh | DeviceMesh, rules: Any) -
         return _arrays(tensors, shardings)
     if device_mesh is None:
         device_mesh = to_device_mesh(named)
+    check_ascending(named)
     place = own_place(named)
     parts: dict[int, torch.Tensor] = {}
     for name, tensor in tensors.items():
@@ -87,9 +90,11 @@ def gather_module(module: torch.nn.Module) -> torch.nn.Module:
     full: dict[int, torch.Tensor] = {}
     for tensor in tensors.values():
         if id(tensor) not in full:
-            grad: Any = tensor.grad
-            grad = grad.full_tensor() if isinstance(grad, DTensor) else grad
-            full[id(tensor)] = _like(tensor, tensor.detach().full_tensor(), grad)
+            with torch.no_grad():
+                grad: Any = tensor.grad
+                whole = tensor.full_tensor()
+                grad = grad.full_tensor() if isinstance(grad, DTensor) else grad
+            full[id(tensor)] = _like(tensor, whole, grad)
     _replace(module, full)
     return module
 
@@ -227,15 +232,16 @@ def _replace(module: torch.nn.Module, tensors: Mapping[int, torch.Tensor]) -> No
 
 
 def _check_readable(name: str, tensor: DTensor) -> None:
-    """Refuse a DTensor whose full_tensor() can be wrong: plain Shards of one uneven dim along several mesh dims.
+    """Refuse a DTensor whose full_tensor() can be wrong.
 
-    With a _StridedShard among them torch gathers one mesh dim after the other, which is right.
+    Its ranks must ascend along mesh dims, and no uneven dim may have plain Shards along several mesh dims. With a
+    _StridedShard among them torch gathers one mesh dim after the other, which is right.
     """
-    ranks = tensor.device_mesh
-    mesh = Mesh(tuple(ranks.shape), ranks.mesh_dim_names or [f"dim{i}" for i in range(ranks.ndim)])
-    if not all(isinstance(placement, Shard | Replicate) for placement in tensor.placements):
-        return
+    names = tensor.device_mesh.mesh_dim_names or [f"dim{i}" for i in range(tensor.device_mesh.ndim)]
+    mesh = from_device_mesh(tensor.device_mesh, names)
     try:
-        from_placements(mesh, tensor.placements, tuple(tensor.shape))
-    except ShardingError as error:
-        raise ShardingError(f"gather_module, {name!r}: {error}") from error
+        check_ascending(mesh)
+        if all(isinstance(placement, Shard | Replicate) for placement in tensor.placements):
+            from_placements(mesh, tensor.placements, tuple(tensor.shape))
+    except ShardwrightError as error:
+        raise type(error)(f"gather_module, {name!r}: {error}") from error

@@ -95,12 +95,11 @@ def check_even(mesh: Mesh, axes: Sequence[str], dim: int, size: int) -> None:
     parts = mesh.axis_size(tuple(split)) if split else 1
     if len(split) < 2 or size % parts == 0:
         return
-    rest = mesh.axis_size(tuple(split[1:]))
     raise ShardingError(
         f"Dim {dim} of size {size} is split by the axes {', '.join(split)} into {parts} uneven shards. DTensor would cut "
         f"it axis by axis, into other blocks than shardwright's blocks of {block_size(size, parts)}, and its full_tensor() "
-        f"can be wrong. Pad the dim to {parts * block_size(size, parts)}, split it by one axis, or use a mesh with one "
-        f"axis of size {parts} in the place of {split[0]}={parts // rest} and {', '.join(split[1:])}."
+        f"can be wrong. Pad the dim to {parts * block_size(size, parts)}, split it by one axis, or merge the axes: a mesh "
+        f"with one axis of size {parts} in their place."
     )
 
 
@@ -133,8 +132,8 @@ def _strided(dim: int, around: int, sharding: Sharding) -> Placement:
     if version < STRIDED_SINCE:
         raise ShardingError(
             f"Dim {dim} of {sharding.spec} is split by axes in another order than that of {sharding.mesh}. torch "
-            f"{torch.__version__} reads such DTensors back wrongly; use torch {'.'.join(map(str, STRIDED_SINCE))} or newer, "
-            f"or name the axes in the order of the mesh."
+            f"{torch.__version__} reads such DTensors back in ways that were not tested; use torch "
+            f"{'.'.join(map(str, STRIDED_SINCE))} or newer, or name the axes in the order of the mesh."
         )
     return _StridedShard(dim, split_factor=around)
 
