@@ -1,5 +1,6 @@
 """shardwright: one language for sharding tensors and computations over meshes of devices, many engines to run it on."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from shardwright import collectives, errors, nn, numpy, random, rules
@@ -81,11 +82,25 @@ __all__ = [
     "with_sharding_constraint",
 ]
 
+_FRONT_ENDS = {"torch": "torch", "ttnn": "torch"}  # loaded when first used, and the extra that each needs
+
 
 def __getattr__(name: str) -> Any:
-    if name == "launch":  # loaded when first asked for: it needs multiprocessing
+    """What is imported at its first use, because it imports much: the front ends, `sw.torch` and the like, and `launch`."""
+    if name == "launch":
         from shardwright.launching import launch
 
         globals()[name] = launch
         return launch
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _FRONT_ENDS:
+        raise AttributeError(f"module 'shardwright' has no attribute {name!r}")
+    try:
+        return import_module(f"shardwright.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "shardwright" or "pip install" in str(error):
+            raise
+        raise ModuleNotFoundError(
+            f"shardwright.{name} needs {error.name}, which is not installed. Run: pip install "
+            f"'shardwright[{_FRONT_ENDS[name]}]'.",
+            name=error.name,
+        ) from error

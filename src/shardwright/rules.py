@@ -10,11 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from shardwright.errors import ShardingError, TreeError
 from shardwright.mesh import Mesh
-from shardwright.sharding import P, Sharding
+from shardwright.sharding import P, Sharding, as_dtype
 from shardwright.trees import flatten, paths_of, prefix, structure_of, unflatten
 
 
@@ -53,6 +51,7 @@ class ShardingRule(abc.ABC):
 class FSDPShardingRule(ShardingRule):
     """Splits large float tensors along one dim, the largest that the axis divides, and replicates the others.
 
+    >>> import numpy as np
     >>> rule = FSDPShardingRule("data", min_fsdp_size=8)
     >>> rule.apply({"w": np.ones((6, 8), np.float32)}, Mesh(data=4))
     {'w': P(None, 'data')}
@@ -82,7 +81,7 @@ class FSDPShardingRule(ShardingRule):
                 f"FSDPShardingRule was made for an axis of size {self.size}, but {self.axis!r} of {mesh} has {size}. "
                 f"Leave fsdp_axis_size out, or make it {size}."
             )
-        if np.dtype(leaf.dtype).kind in "biu":
+        if as_dtype(leaf.dtype).kind in "biu":
             return P(), f"{leaf.dtype} is not a float dtype"
         if math.prod(shape) < self.least:
             return P(), f"{math.prod(shape):,} elements are fewer than min_fsdp_size={self.least:,}"
@@ -103,6 +102,7 @@ class FSDPShardingRule(ShardingRule):
 class TreePathShardingRule(ShardingRule):
     """The first pattern found in a leaf's path gives its spec; scalars and single elements are replicated.
 
+    >>> import numpy as np
     >>> rule = TreePathShardingRule(("kernel", P(None, "x")), ("bias", P()))
     >>> rule.apply({"dense": {"kernel": np.ones((2, 2)), "bias": np.ones(2)}})
     {'dense': {'kernel': P(None, 'x'), 'bias': P()}}
@@ -118,6 +118,7 @@ class TreePathShardingRule(ShardingRule):
                 raise ShardingError(f"TreePathShardingRule takes (pattern, P(…)) pairs; got {pair!r}.")
         self.rules: tuple[tuple[str, P], ...] = tuple((pattern, spec) for pattern, spec in pairs)
         self.strict = strict
+        self.search: Callable[[str, str], object] = re.search  # of a pattern in a path; modules have other paths
 
     def __repr__(self) -> str:
         return f"TreePathShardingRule({', '.join(map(repr, self.rules))})"
@@ -128,7 +129,7 @@ class TreePathShardingRule(ShardingRule):
                 re.compile(pattern)
             except re.error as error:
                 raise ShardingError(f"The pattern {pattern!r} is not a valid regular expression: {error}.") from error
-            if not any(re.search(pattern, path) for path in paths):
+            if not any(self.search(pattern, path) for path in paths):
                 raise ShardingError(
                     f"The pattern {pattern!r} matches no leaf. The paths are {_listed(paths)}. Correct or remove it."
                 )
@@ -137,7 +138,7 @@ class TreePathShardingRule(ShardingRule):
         if math.prod(leaf.shape) == 1:
             return P(), "a single element"
         for pattern, spec in self.rules:
-            if re.search(pattern, path):
+            if self.search(pattern, path):
                 return spec, f"its path has {pattern!r}"
         if self.strict:
             patterns = ", ".join(repr(pattern) for pattern, _ in self.rules)
@@ -151,6 +152,7 @@ class TreePathShardingRule(ShardingRule):
 class PolicyShardingRule(ShardingRule):
     """A function of path and leaf gives the spec of each leaf.
 
+    >>> import numpy as np
     >>> PolicyShardingRule(lambda path, leaf: P("x") if leaf.ndim else P()).apply([np.ones(4), np.float32(1)])
     [P('x'), P()]
     """
@@ -166,6 +168,7 @@ class PolicyShardingRule(ShardingRule):
 def match_sharding_rule(rule: Any, tree: Any, mesh: Mesh) -> Any:
     """The tree of shardings that a rule, a `P`, a `Sharding`, or a tree of them gives for a tree of arrays.
 
+    >>> import numpy as np
     >>> match_sharding_rule(P("x"), {"a": np.ones(4)}, Mesh(x=2))
     {'a': Sharding(Mesh(x=2), P('x'))}
     """

@@ -14,7 +14,7 @@ from shardwright.cli import main
 
 SOURCE = Path(sw.__file__).parent
 
-# A module may import those on its own line and above, never those below.
+# A module may import those above its own line, never those beside or below it.
 LAYERS = [
     ["errors", "caches", "lines"],
     ["launching"],
@@ -34,7 +34,7 @@ LAYERS = [
     ["nn"],
     ["rules"],
     ["program"],
-    ["ttnn"],
+    ["ttnn", "torch"],  # front ends: siblings
     ["viz"],
     ["demo"],
     ["__init__"],
@@ -64,7 +64,7 @@ def test_imports_go_downward(path):
     for module in imports_of(path):
         parts = module.split(".")
         other = parts[1] if len(parts) > 1 and parts[1] in RANK else "__init__"
-        assert RANK[other] <= RANK[own], f"{own} imports {module}, which lies above it"
+        assert other == own or RANK[other] < RANK[own], f"{own} imports {module}, which lies beside or above it"
         if other == own and path.name != "__init__.py":
             assert len(parts) > 2, f"{path} imports its own facade"
 
@@ -75,6 +75,33 @@ def test_import_is_light():
     for heavy in ("torch", "jax", "xdsl", "rich", "ml_dtypes", "scipy", "multiprocessing"):
         assert f"'{heavy}'" not in loaded
     assert "'numpy'" in loaded
+
+
+def test_front_ends_load_at_their_first_use():
+    code = """
+import sys, shardwright as sw
+assert "shardwright.torch" not in sys.modules and not hasattr(sw, "tensorflow")
+sys.modules["torch"] = None  # as if it were not installed
+for name in ("torch", "ttnn"):
+    try:
+        getattr(sw, name)
+    except ModuleNotFoundError as error:
+        print(error)
+try:
+    import shardwright.torch
+except ModuleNotFoundError as error:
+    print(error)
+del sys.modules["torch"]
+print(sorted(set(sw.torch.__all__) & {"shard_module", "to_dtensor"}), sw.torch is sys.modules["shardwright.torch"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "shardwright.torch needs PyTorch, which is not installed. Run: pip install 'shardwright[torch]'.",
+        "shardwright.ttnn needs torch, which is not installed. Run: pip install 'shardwright[torch]'.",
+        "shardwright.torch needs PyTorch, which is not installed. Run: pip install 'shardwright[torch]'.",
+        "['shard_module', 'to_dtensor'] True",
+    ]
+    assert not {"torch", "ttnn"} & set(sw.__all__)
 
 
 def test_the_exported_names_are_these():
