@@ -13,7 +13,7 @@ import shardwright.numpy as snp
 from shardwright import P
 
 WORKERS = 4
-ENGINE = "numpy"  # of the chosen strategies: "torch" runs them on the same processes
+ENGINE = "torch"  # of the chosen strategies; "numpy" runs them on virtual devices, in each process alone
 
 
 def work():
