@@ -270,7 +270,7 @@ def _least_time(change: Change, target: Sharding, shape: Shape, itemsize: int) -
     mesh, links = change.mesh, change.mesh.links_along(change.crossed)
     after = target.local_size(shape)
     middle = math.prod(shape) // change.product([*change.held, *(change.wanted - change.held)])
-    moved = (middle * change.least_middle() + after - middle) * itemsize
+    moved = (middle * change.least_middle(2) + after - middle) * itemsize
     pace = min(seconds_per_byte([pair]) for pair in mesh.links_along([a for a, n in mesh.sizes.items() if n > 1]))
     return sum(link.latency * math.log2(n) for n, link in links) + moved * pace
 

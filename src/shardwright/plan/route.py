@@ -7,7 +7,7 @@ and a permute rearranges all lists at once as long as each dim keeps its number 
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import groupby, permutations, product
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from shardwright.mesh import Mesh, SubAxis
 from shardwright.sharding import Sharding, kept_partial
 
 State = tuple[tuple[str, ...], ...]  # per dim the pieces that split it
+Known = Mapping[State, tuple[float, State | None]]  # states with the cost of reaching them, and from which
 Chain = list[tuple[float, State]]  # states after each move, with the move's cost in units of the local size
 SOME_STATES = 300  # looked at for a chain that needs several steps between slices and gathers
 MOST_STATES = 20_000  # and where those lead to none
@@ -74,7 +75,7 @@ class Change:
         key = tuple(pieces)
         found = self._products.get(key)
         if found is None:
-            found = self._products[key] = math.prod(map(self.size, key))
+            found = self._products[key] = math.prod([self.size(piece) for piece in key])
         return found
 
     @cached_property
@@ -121,16 +122,18 @@ class Change:
             self._found[further] = short or next(filter(None, longer), [])
         return self._found[further]
 
-    def least_middle(self) -> float:
-        """What a chain that is found by searching `further` exchanges between slices and gathers at least, in units of the
-        local size.
+    @cached_property
+    def moved(self) -> int:
+        """The devices along pieces that both ends use and every chain moves between slices and gathers.
 
-        It has two steps or more. An all-to-all along k devices is 1 - 1/k, a permute 1; and all-to-alls that together
-        bring K devices' pieces to other dims are 1/2 + (1 - 2/K) at least, that of two devices being one of them.
+        Lists of pieces change at their ends only, so that is every piece behind the first that differs.
         """
-        homes = {piece: dim for dim, axes in enumerate(self.becomes) for piece in axes}
-        moved = [p for dim, axes in enumerate(self.was) for p in axes if homes.get(p, dim) != dim]
-        return max(1.0, 1.5 - 2 / self.product(moved))
+        return self.product([p for old, _ in _suffixes(self.was, self.becomes) for p in old if p in self.wanted])
+
+    def least_middle(self, count: int) -> float:
+        """What a chain with `count` all-to-alls or more exchanges between slices and gathers at least, in units of the local
+        size: an all-to-all along k devices is 1 - 1/k, which is least in total if all but one are of two devices."""
+        return max(count / 2, (count + 1) / 2 - 2 ** (count - 1) / self.moved)
 
     def _chains(self, deep: int) -> list[list[Hop]]:
         new = [self._runs(axes, self.held) for axes in self.becomes]
@@ -148,9 +151,10 @@ class Change:
     def _chain(self, new: list[list[tuple[str, ...]]], deep: int, most: int) -> list[Hop] | None:
         was, becomes = self.was, self.becomes
         gone = [self._runs(axes, self.wanted) for axes in was]
-        middle = self._meet(list(_placed(was, new, most)), list(_placed(becomes, gone, 64)))
-        if middle is None and deep:
-            primes = self._primes()
+        if not deep:
+            middle = self._meet(list(_placed(was, new, most)), list(_placed(becomes, gone, 64)))
+        else:
+            primes = self._primes
             split = [[(p,) for run in runs for axis in run for p in primes[axis]] for runs in (*new, *gone)]
             starts = list(_placed(_refined(was, primes), split[: len(new)], most and deep // 10))
             ends = list(_placed(_refined(becomes, primes), split[len(new) :], deep // 10))
@@ -190,7 +194,7 @@ class Change:
         return None
 
     def _shards(self, state: State) -> tuple[int, ...]:
-        return tuple(self.product(axes) for axes in state)
+        return tuple(map(self.product, state))
 
     def _exchanged(self, start: State, end: State) -> float | None:
         """The cost of the one all-to-all that leads from a state to another, if one does."""
@@ -207,17 +211,16 @@ class Change:
         """Chains of any number of all-to-alls and at most one permute, from both sides until they meet."""
         ahead: dict[State, tuple[float, State | None]] = dict.fromkeys(starts, (0.0, None))
         behind: dict[State, tuple[float, State | None]] = dict.fromkeys(ends, (0.0, None))
-        best = self._joined(ahead, behind)
+        best = self._joined(starts, ends, ahead, behind)
         fresh = [starts, ends]
         for depth in range(1, 7):
-            if best is not None and best[0] <= depth / 2:
-                break  # every all-to-all more costs half of the local size at least
-            side = depth % 2
-            known = behind if side == 0 else ahead
-            fresh[1 - side] = self._expanded(known, fresh[1 - side], most)
+            if best is not None and best[0] <= self.least_middle(depth):
+                break
+            side = 1 - depth % 2
+            fresh[side] = self._expanded((ahead, behind)[side], fresh[side], most)
             if len(ahead) + len(behind) > most:
                 break
-            found = self._joined(ahead, behind)
+            found = self._joined(ahead if side else fresh[0], fresh[1] if side else behind, ahead, behind)
             if found is not None and (best is None or found[0] < best[0]):
                 best = found
         if best is None:
@@ -245,28 +248,29 @@ class Change:
         """Every all-to-all from a state: the innermost pieces of a dim become the innermost of another."""
         for i, axes in enumerate(state):
             for count in range(1, len(axes) + 1):
-                rest, moved = axes[:-count], axes[-count:]
+                moved = axes[-count:]
+                cost, rest = 1 - 1 / self.product(moved), (*state[:i], axes[:-count], *state[i + 1 :])
                 for j in range(len(state)):
                     if j != i:
-                        lists = [rest if d == i else (a + moved if d == j else a) for d, a in enumerate(state)]
-                        yield 1 - 1 / self.product(moved), tuple(lists)
+                        yield cost, (*rest[:j], rest[j] + moved, *rest[j + 1 :])
 
     def _joined(
-        self, ahead: Mapping[State, tuple[float, State | None]], behind: Mapping[State, tuple[float, State | None]]
+        self, some: Iterable[State], others: Iterable[State], ahead: Known, behind: Known
     ) -> tuple[float, State, State] | None:
-        """The cheapest pair of states from both sides that are the same, or a permute apart."""
-        same = [(ahead[s][0] + behind[s][0], s, s) for s in ahead if s in behind]
+        """The cheapest pair of states, some from ahead and others from behind, that are the same or a permute apart."""
         shards: dict[tuple[int, ...], State] = {}
-        for state, (cost, _) in behind.items():
+        for state in others:
             key = self._shards(state)
-            if key not in shards or cost < behind[shards[key]][0]:
+            if key not in shards or behind[state][0] < behind[shards[key]][0]:
                 shards[key] = state
-        for state, (cost, _) in ahead.items():
+        pairs = [(ahead[state][0] + behind[state][0], state, state) for state in some if state in behind]
+        for state in some:
             other = shards.get(self._shards(state))
             if other is not None:
-                same.append((cost + 1 + behind[other][0], state, other))
-        return min(same, key=lambda entry: entry[0], default=None)
+                pairs.append((ahead[state][0] + 1 + behind[other][0], state, other))
+        return min(pairs, key=lambda pair: pair[0], default=None)
 
+    @cached_property
     def _primes(self) -> dict[str, tuple[str, ...]]:
         """Every piece cut into pieces of prime size."""
         result = {}
@@ -286,9 +290,9 @@ class Change:
     def grown(self, first: State) -> Iterator[Hop]:
         """The slices that lead to the first state, then what is reduced and scattered."""
         whole = self._same_cut(first)
-        state = list(self.was if whole else _refined(self.was, self._primes()))
+        state = list(self.was if whole else _refined(self.was, self._primes))
         later: list[tuple[int, tuple[str, ...]]] = []
-        scattered = set(self.reduced if whole else _refined((self.reduced,), self._primes())[0])
+        scattered = set(self.reduced if whole else _refined((self.reduced,), self._primes)[0])
         for dim, axes in enumerate(first):
             added = axes[len(state[dim]) :]
             if added and not set(added) & scattered:
@@ -330,7 +334,7 @@ class Change:
     def _shrunk(self, last: State) -> Iterator[Hop]:
         """The gathers that lead from the last state to the target: along slow links first, while shards are small."""
         state = list(last)
-        wanted = self.becomes if self._same_cut(last) else _refined(self.becomes, self._primes())
+        wanted = self.becomes if self._same_cut(last) else _refined(self.becomes, self._primes)
         gathers = [(dim, axes[len(wanted[dim]) :]) for dim, axes in enumerate(last) if len(axes) > len(wanted[dim])]
         if len(gathers) > 1:
             gathers.sort(key=lambda entry: -self._pace(entry[1]))
@@ -455,7 +459,7 @@ def _by_kind(pieces: tuple[str, ...], scattered: set[str]) -> Iterator[tuple[tup
             run = []
 
 
-def _path(known: Mapping[State, tuple[float, State | None]], state: State) -> Chain:
+def _path(known: Known, state: State) -> Chain:
     """The states that led to one, in order, with the cost of the move to each."""
     path: Chain = []
     at: State | None = state
