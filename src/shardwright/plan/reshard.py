@@ -20,6 +20,7 @@ from shardwright.hardware import seconds, seconds_per_byte
 from shardwright.mesh import Mesh, as_ints
 from shardwright.plan.rings import Reduce
 from shardwright.plan.route import Change, Hop, change_between
+from shardwright.plan.search import least_middle
 from shardwright.plan.steps import EVEN, Move, Regroup, Step, is_even, merged_axes
 from shardwright.sharding import P, Sharding, as_dtype, as_spec, check_partial, describe, layout_of, truncates
 
@@ -227,24 +228,25 @@ def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) ->
         chains = change.chains(True)
     if not chains:
         return _Way("direct", None, (exchange,))
-    costs: list[Cost] = []
-    even, local, size = True, source.local_size(shape), math.prod(shape)
     hops = change.eased(chains[0]) if stays_even(mesh, shape, chains[0]) else chains[0]
+    prices: list[tuple[Hop, int, float]] = []
+    even, local, size = True, source.local_size(shape), math.prod(shape)
     for hop in hops:
         received = EVEN[hop.name](local, mesh.axis_size(hop.axes)) * dtype.itemsize
         even = hops is not chains[0] or stays_even(mesh, shape, [hop])
         if received:
             # To uneven shards one element moves at least, and at least one more step leads on from there.
             after = 0.0 if even else min(link.latency for link in mesh.links.values())
-            time = seconds(mesh.links_along(hop.axes), received if even else dtype.itemsize) + after
-            costs.append(Cost(hop.name, merged_axes(mesh, hop.axes), received, time))
+            taken = seconds(mesh.links_along(hop.axes), received if even else dtype.itemsize) + after
+            prices.append((hop, received, taken))
         if not even:
             break
         local = size // math.prod(map(mesh.axis_size, hop.state))
-    if exchange.time < sum(cost.time for cost in costs):
+    if time < sum(taken for _, _, taken in prices):
         return _Way("direct", None, (exchange,))
     if not even:
         return None
+    costs = (Cost(hop.name, merged_axes(mesh, hop.axes), received, taken) for hop, received, taken in prices)
     return _Way("portable", tuple(hops), tuple(costs))
 
 
@@ -270,7 +272,7 @@ def _least_time(change: Change, target: Sharding, shape: Shape, itemsize: int) -
     mesh, links = change.mesh, change.mesh.links_along(change.crossed)
     after = target.local_size(shape)
     middle = math.prod(shape) // change.product([*change.held, *(change.wanted - change.held)])
-    moved = (middle * change.least_middle(2) + after - middle) * itemsize
+    moved = (middle * least_middle(2, change.moved) + after - middle) * itemsize
     pace = min(seconds_per_byte([pair]) for pair in mesh.links_along([a for a, n in mesh.sizes.items() if n > 1]))
     return sum(link.latency * math.log2(n) for n, link in links) + moved * pace
 

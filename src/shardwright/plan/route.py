@@ -7,20 +7,19 @@ and a permute rearranges all lists at once as long as each dim keeps its number 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import groupby, permutations, product
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardwright.hardware import seconds_per_byte
 from shardwright.mesh import Mesh, SubAxis
+from shardwright.plan.search import states_between
 from shardwright.sharding import Sharding, kept_partial
 
 State = tuple[tuple[str, ...], ...]  # per dim the pieces that split it
-Known = Mapping[State, tuple[float, State | None]]  # states with the cost of reaching them, and from which
-Chain = list[tuple[float, State]]  # states after each move, with the move's cost in units of the local size
 SOME_STATES = 300  # looked at for a chain that needs several steps between slices and gathers
 MOST_STATES = 20_000  # and where those lead to none
 
@@ -130,40 +129,35 @@ class Change:
         """
         return self.product([p for old, _ in _suffixes(self.was, self.becomes) for p in old if p in self.wanted])
 
-    def least_middle(self, count: int) -> float:
-        """What a chain with `count` all-to-alls or more exchanges between slices and gathers at least, in units of the local
-        size: an all-to-all along k devices is 1 - 1/k, which is least in total if all but one are of two devices."""
-        return max(count / 2, (count + 1) / 2 - 2 ** (count - 1) / self.moved)
-
     def _chains(self, deep: int) -> list[list[Hop]]:
         new = [self._runs(axes, self.held) for axes in self.becomes]
         sliced_first = [
             sorted((r for run in runs for r in _by_reduction(run, self.reduced)), key=self._reduces) for runs in new
         ]
-        found = [self._chain(new, deep, 64)]
+        found = [self._chain(new, deep, False)]
         if self.reduced and [r for runs in sliced_first for r in runs] != [r for runs in new for r in runs]:
-            found.append(self._chain(sliced_first, deep, 0))
+            found.append(self._chain(sliced_first, deep, True))
         return [chain for chain in found if chain is not None]
 
     def _reduces(self, run: tuple[str, ...]) -> bool:
         return run[0] in self.reduced
 
-    def _chain(self, new: list[list[tuple[str, ...]]], deep: int, most: int) -> list[Hop] | None:
+    def _chain(self, new: list[list[tuple[str, ...]]], deep: int, in_order: bool) -> list[Hop] | None:
         was, becomes = self.was, self.becomes
-        gone = [self._runs(axes, self.wanted) for axes in was]
-        if not deep:
-            middle = self._meet(list(_placed(was, new, most)), list(_placed(becomes, gone, 64)))
-        else:
+        runs = [new, [self._runs(axes, self.wanted) for axes in was]]
+        if deep:
             primes = self._primes
-            split = [[(p,) for run in runs for axis in run for p in primes[axis]] for runs in (*new, *gone)]
-            starts = list(_placed(_refined(was, primes), split[: len(new)], most and deep // 10))
-            ends = list(_placed(_refined(becomes, primes), split[len(new) :], deep // 10))
-            middle = self._search(starts, ends, deep)
-        if middle is None:
+            was, becomes = _refined(was, primes), _refined(becomes, primes)
+            runs = [[[(p,) for run in some for axis in run for p in primes[axis]] for some in every] for every in runs]
+        number: dict[str, int] = {}
+        ends = [tuple(tuple(number.setdefault(p, len(number)) for p in axes) for axes in s) for s in (was, becomes)]
+        moved = [tuple(tuple(tuple(number[p] for p in run) for run in some) for some in every) for every in runs]
+        names = list(number)
+        found = states_between(*ends, *moved, tuple(map(self.size, names)), self.moved, in_order, deep)
+        if not found:
             return None
-        first, last = middle[0][1], middle[-1][1]
-        moves = [*self.grown(first), *self._between(middle)]
-        return [*moves, *self._shrunk(last)]
+        middle = [tuple(tuple(names[n] for n in axes) for axes in state) for state in found]
+        return [*self.grown(middle[0]), *self._between(middle), *self._shrunk(middle[-1])]
 
     def _runs(self, axes: tuple[str, ...], others: set[str]) -> list[tuple[str, ...]]:
         """Neighbouring pieces that the other side does not have: they come, or go, together."""
@@ -176,99 +170,6 @@ class Change:
                 runs.append(tuple(open_run))
                 open_run = []
         return runs
-
-    def _meet(self, starts: list[State], ends: list[State]) -> Chain | None:
-        """No move, one all-to-all, or one permute: in the order of their bytes."""
-        for start in starts:
-            if start in ends:
-                return [(0.0, start)]
-        pairs = [(self._exchanged(start, end), start, end) for start in starts for end in ends]
-        found = [(cost, start, end) for cost, start, end in pairs if cost is not None]
-        if found:
-            cost, start, end = min(found, key=lambda entry: entry[0])
-            return [(0.0, start), (cost, end)]
-        shards = [self._shards(end) for end in ends]
-        for start in starts:
-            if self._shards(start) in shards:
-                return [(0.0, start), (1.0, ends[shards.index(self._shards(start))])]
-        return None
-
-    def _shards(self, state: State) -> tuple[int, ...]:
-        return tuple(map(self.product, state))
-
-    def _exchanged(self, start: State, end: State) -> float | None:
-        """The cost of the one all-to-all that leads from a state to another, if one does."""
-        unlike = [dim for dim, axes in enumerate(start) if axes != end[dim]]
-        if len(unlike) != 2:
-            return None
-        for i, j in (unlike, unlike[::-1]):
-            moved = start[i][len(end[i]) :]
-            if moved and start[i][: len(end[i])] == end[i] and end[j] == start[j] + moved:
-                return 1 - 1 / self.product(moved)
-        return None
-
-    def _search(self, starts: list[State], ends: list[State], most: int) -> Chain | None:
-        """Chains of any number of all-to-alls and at most one permute, from both sides until they meet."""
-        ahead: dict[State, tuple[float, State | None]] = dict.fromkeys(starts, (0.0, None))
-        behind: dict[State, tuple[float, State | None]] = dict.fromkeys(ends, (0.0, None))
-        best = self._joined(starts, ends, ahead, behind)
-        fresh = [starts, ends]
-        for depth in range(1, 7):
-            if best is not None and best[0] <= self.least_middle(depth):
-                break
-            side = 1 - depth % 2
-            fresh[side] = self._expanded((ahead, behind)[side], fresh[side], most)
-            if len(ahead) + len(behind) > most:
-                break
-            found = self._joined(ahead if side else fresh[0], fresh[1] if side else behind, ahead, behind)
-            if found is not None and (best is None or found[0] < best[0]):
-                best = found
-        if best is None:
-            return None
-        _, here, there = best
-        forward, backward = _path(ahead, here), _path(behind, there)
-        chain = [(cost, state) for cost, state in forward]
-        if here != there:
-            chain.append((1.0, there))
-        return chain + [(cost, backward[i - 1][1]) for i, (cost, _) in reversed(list(enumerate(backward))) if i]
-
-    def _expanded(self, known: dict[State, tuple[float, State | None]], layer: list[State], most: int) -> list[State]:
-        result: dict[State, None] = {}
-        for state in layer:
-            if len(known) > most:
-                break
-            for cost, other in self._neighbours(state):
-                total = known[state][0] + cost
-                if other not in known or known[other][0] > total:
-                    known[other] = (total, state)
-                    result[other] = None
-        return list(result)
-
-    def _neighbours(self, state: State) -> Iterator[tuple[float, State]]:
-        """Every all-to-all from a state: the innermost pieces of a dim become the innermost of another."""
-        for i, axes in enumerate(state):
-            for count in range(1, len(axes) + 1):
-                moved = axes[-count:]
-                cost, rest = 1 - 1 / self.product(moved), (*state[:i], axes[:-count], *state[i + 1 :])
-                for j in range(len(state)):
-                    if j != i:
-                        yield cost, (*rest[:j], rest[j] + moved, *rest[j + 1 :])
-
-    def _joined(
-        self, some: Iterable[State], others: Iterable[State], ahead: Known, behind: Known
-    ) -> tuple[float, State, State] | None:
-        """The cheapest pair of states, some from ahead and others from behind, that are the same or a permute apart."""
-        shards: dict[tuple[int, ...], State] = {}
-        for state in others:
-            key = self._shards(state)
-            if key not in shards or behind[state][0] < behind[shards[key]][0]:
-                shards[key] = state
-        pairs = [(ahead[state][0] + behind[state][0], state, state) for state in some if state in behind]
-        for state in some:
-            other = shards.get(self._shards(state))
-            if other is not None:
-                pairs.append((ahead[state][0] + 1 + behind[other][0], state, other))
-        return min(pairs, key=lambda pair: pair[0], default=None)
 
     @cached_property
     def _primes(self) -> dict[str, tuple[str, ...]]:
@@ -319,17 +220,15 @@ class Change:
         known = self.held | self.wanted
         return all(piece in known for axes in state for piece in axes)
 
-    def _between(self, chain: Chain) -> Iterator[Hop]:
-        before = chain[0][1]
-        for cost, state in chain[1:]:
-            if cost == 1.0 and self._exchanged(before, state) is None:
-                unlike = dict.fromkeys(p for a, b in _suffixes(before, state) for p in (*a, *b))
-                yield Hop("permute", tuple(unlike), -1, -1, state)
+    def _between(self, states: list[State]) -> Iterator[Hop]:
+        for before, after in pairwise(states):
+            fewer = [dim for dim, axes in enumerate(after) if self.product(axes) < self.product(before[dim])]
+            if fewer:
+                gains = next(d for d, axes in enumerate(after) if len(axes) > len(before[d]))
+                yield Hop("all_to_all", after[gains][len(before[gains]) :], gains, fewer[0], after)
             else:
-                loses = next(d for d, axes in enumerate(state) if len(axes) < len(before[d]))
-                gains = next(d for d, axes in enumerate(state) if len(axes) > len(before[d]))
-                yield Hop("all_to_all", state[gains][len(before[gains]) :], gains, loses, state)
-            before = state
+                unlike = dict.fromkeys(p for a, b in _suffixes(before, after) for p in (*a, *b))
+                yield Hop("permute", tuple(unlike), -1, -1, after)
 
     def _shrunk(self, last: State) -> Iterator[Hop]:
         """The gathers that lead from the last state to the target: along slow links first, while shards are small."""
@@ -420,25 +319,6 @@ def _suffixes(before: State, after: State) -> list[tuple[tuple[str, ...], tuple[
     return result
 
 
-def _placed(base: State, runs: Sequence[Sequence[tuple[str, ...]]], most: int) -> Iterator[State]:
-    """The states with runs of pieces put innermost: first each on its own dim, then, if that is not too many, on any."""
-    everything = [run for some in runs for run in some]
-    homes = [dim for dim, some in enumerate(runs) for _ in some]
-    yield _with(base, everything, homes)
-    count, n = len(everything), len(base)
-    if count and n**count * math.factorial(count) <= most:
-        for order in permutations(range(count)):
-            for dims in product(range(n), repeat=count):
-                yield _with(base, [everything[i] for i in order], dims)
-
-
-def _with(base: State, runs: Sequence[tuple[str, ...]], dims: Sequence[int]) -> State:
-    state = list(base)
-    for run, dim in zip(runs, dims, strict=True):
-        state[dim] = state[dim] + run
-    return tuple(state)
-
-
 def _refined(state: State, primes: Mapping[str, tuple[str, ...]]) -> State:
     return tuple(tuple(p for piece in axes for p in primes.get(piece, (piece,))) for axes in state)
 
@@ -457,14 +337,3 @@ def _by_kind(pieces: tuple[str, ...], scattered: set[str]) -> Iterator[tuple[tup
         if at + 1 == len(pieces) or (pieces[at + 1] in scattered) != (piece in scattered):
             yield tuple(run), "reduce_scatter" if piece in scattered else "all_slice"
             run = []
-
-
-def _path(known: Known, state: State) -> Chain:
-    """The states that led to one, in order, with the cost of the move to each."""
-    path: Chain = []
-    at: State | None = state
-    while at is not None:
-        cost, before = known[at]
-        path.append((cost - (known[before][0] if before is not None else 0.0), at))
-        at = before
-    return path[::-1]
