@@ -180,7 +180,9 @@ class Change:
             pre, left, factor = axis.pre, axis.size, 2
             while left > 1:
                 while left % factor == 0:
-                    parts.append(SubAxis(axis.name, pre, factor).text(self.mesh.sizes[axis.name]))
+                    part = SubAxis(axis.name, pre, factor).text(self.mesh.sizes[axis.name])
+                    self._sizes[part] = factor
+                    parts.append(part)
                     pre, left = pre * factor, left // factor
                 factor += 1
             result[piece] = tuple(parts)

@@ -28,7 +28,7 @@ class DimLayout(NamedTuple):
     block: int  # rows of the largest shard, without halo
     low: int  # rows of the shard below that each shard also holds
     high: int  # and of the shard above
-    cuts: tuple[int, ...]  # explicit offsets, or () for blocks of ceil(size / parts)
+    cuts: tuple[int, ...]  # explicit offsets, or () for blocks of `block` rows, the last ones short or empty
 
     @property
     def local(self) -> int:
@@ -130,6 +130,8 @@ class Layout:
         parts = sharding.parts(dim)
         cuts = sharding.offsets_of(dim)
         block = max(b - a for a, b in itertools.pairwise(cuts)) if cuts else block_size(size, parts)
+        if cuts and _are_blocks(cuts, block):
+            cuts = ()
         return DimLayout(size, lanes, parts, block, *sharding.halo_of(dim), cuts)
 
     @cached_property
@@ -254,6 +256,12 @@ class Layout:
             (dim.offsets[:-1][at], dim.offsets[1:][at]) for dim, at in zip(self.dims, self.shard_places.T, strict=True)
         ]
         return np.array(columns).transpose(1, 2, 0)
+
+
+def _are_blocks(cuts: tuple[int, ...], block: int) -> bool:
+    """Whether offsets are those of equal blocks, the last ones short or empty: gathers of inner axes leave such."""
+    full = cuts[-1] // block + 1 if block else 1
+    return cuts[:full] == tuple(range(0, full * block, block)) and cuts[full:] == cuts[-1:] * (len(cuts) - full)
 
 
 class View:
