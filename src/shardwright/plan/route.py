@@ -218,6 +218,10 @@ class Change:
         if left:
             yield Hop("all_reduce", left, -1, -1, tuple(state))
 
+    def before(self, hops: Sequence[Hop]) -> State:
+        """The state before hops, in pieces as they cut them."""
+        return self.was if not hops or self._same_cut(hops[0].state) else _refined(self.was, self._primes)
+
     def _same_cut(self, state: State) -> bool:
         known = self.held | self.wanted
         return all(piece in known for axes in state for piece in axes)
