@@ -480,6 +480,6 @@ class _Maker:
             if change.possible:
                 return self._move(name if change.crossed else "local", change.crossed, at, result)
         found = volume.meeting(at, result, self.shape)
-        if not found.received():
+        if not found.received:
             return self._move("local", (), at, result)
-        return self._move(name, found.crossed(), at, result)
+        return self._move(name, found.crossed, at, result)
