@@ -13,6 +13,8 @@ import strategies
 from helpers import assert_devices, held_by
 from shardwright.errors import ShardingError
 from shardwright.plan import move_costs, volume
+from shardwright.plan.bounds import least_time
+from shardwright.plan.route import change_between
 from shardwright.plan.windows import Blocks
 from shardwright.sharding import layout_of
 from strategies import host_arrays, meshes, shapes, shardings
@@ -157,6 +159,19 @@ def test_the_best_way_takes_no_longer_than_those_it_chooses_from(data):
     assert sum(cost.time for cost in costs) == pytest.approx(best.time, rel=1e-9)
 
 
+@settings(max_examples=300)
+@given(change=changes())
+def test_the_least_time_of_a_chain_is_a_bound(change):
+    host, source, target = change
+    assume(source.mesh.share_a_cut((*source.axes, *target.axes)))
+    assume(all(n > 1 for n in source.mesh.sizes.values()))  # a plan drops axes of size 1 first
+    change = change_between(source, target, host.dtype)
+    plan = sw.plan_reshard(host.shape, host.dtype, source.mesh, source, target, algorithm="portable")
+    (hops,) = change.chains(further=True)
+    least = least_time(source, change.before(hops), hops, host.shape, host.itemsize)
+    assert least <= sum(step.time for step in plan.steps[: len(hops)])
+
+
 @settings(max_examples=200)
 @given(data=st.data())
 def test_chains_over_links_of_different_speed_are_right_and_counted(data):
@@ -194,7 +209,7 @@ def test_figures_from_a_few_places_are_those_of_all(data):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(volume, "MOST_PLACES", most)
             met = volume.Meeting(*layouts, [Blocks(dim) for dim in layouts[1].dims])
-            figures.append((met.received(), met.crossed()))
+            figures.append((met.received, met.crossed))
     assert figures[0] == figures[1]
 
 

@@ -66,6 +66,8 @@ def as_ints(values: object, what: str) -> tuple[int, ...]:
     """`values` as a tuple of ints; raises MeshError if one is not an integer."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise MeshError(f"{what} must be a sequence of integers; got {values!r}.")
+    if isinstance(values, list | tuple) and set(map(type, values)) <= {int}:
+        return tuple(values)
     return tuple(as_int(value, what) for value in values)
 
 

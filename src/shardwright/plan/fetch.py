@@ -53,11 +53,9 @@ class Fetch(Move):
                 offsets[dim] = source.offsets_of(dim)
         result = source.replace(spec=P(*spec), offsets=offsets, halo={}).for_shape(tuple(sizes))
         made = Fetch("fetch", (), source, result, shape, dtype, maps=maps, cuts=cuts, fill=fill)
-        if not made._meeting_of().received():
+        if not made._meeting_of().received:
             return made
-        return Fetch(
-            "fetch", made._meeting_of().crossed(), source, result, shape, dtype, maps=maps, cuts=cuts, fill=fill
-        )
+        return Fetch("fetch", made._meeting_of().crossed, source, result, shape, dtype, maps=maps, cuts=cuts, fill=fill)
 
     @cached_property
     def result_shape(self) -> Shape:
@@ -83,7 +81,7 @@ class Fetch(Move):
     @cached_property
     def received(self) -> int:
         """Bytes that the busiest device receives."""
-        return self._own_meeting.received() * self.itemsize
+        return self._own_meeting.received * self.itemsize
 
     @property
     def sent(self) -> int:

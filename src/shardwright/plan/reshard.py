@@ -18,15 +18,16 @@ import shardwright.plan.volume as volume
 from shardwright.errors import ShardingError
 from shardwright.hardware import seconds, seconds_per_byte
 from shardwright.mesh import Mesh, as_ints
+from shardwright.plan.bounds import least_time
 from shardwright.plan.rings import Reduce
 from shardwright.plan.route import Change, Hop, change_between
+from shardwright.plan.search import least_middle
 from shardwright.plan.steps import EVEN, Move, Regroup, Step, is_even, merged_axes
 from shardwright.sharding import P, Sharding, as_dtype, as_spec, check_partial, describe, layout_of, truncates
 
 Shape = tuple[int, ...]
 Ints = NDArray[np.int64]
 DType = np.dtype[Any]
-ROWS = 16  # of an uneven shard: with fewer, what moves may be far from what even shards would move
 
 
 class Cost(NamedTuple):
@@ -184,12 +185,12 @@ def cheapest(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> 
         return even.algorithm, tuple(maker.followed(source, target, even.hops))
     if even is not None:
         return even.algorithm, maker.direct(source, target)
-    chain = maker.portable(source, target, further=False)
+    chain = maker.portable(source, target, within=0.0)
     if chain is not None and not _time(chain):
         return "portable", chain
     exchange = maker.direct(source, target)
-    if chain is None and not _is_faster_than_searched(source, target, shape, dtype, _time(exchange)):
-        chain = maker.portable(source, target)
+    if chain is None:
+        chain = maker.portable(source, target, within=_time(exchange))
     if chain is None or (_time(exchange), len(exchange)) < (_time(chain), len(chain)):
         return "direct", exchange
     return "portable", chain
@@ -227,36 +228,26 @@ def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) ->
         chains = change.chains(True)
     if not chains:
         return _Way("direct", None, (exchange,))
-    costs: list[Cost] = []
-    even, local, size = True, source.local_size(shape), math.prod(shape)
     hops = change.eased(chains[0]) if stays_even(mesh, shape, chains[0]) else chains[0]
+    prices: list[tuple[Hop, int, float]] = []
+    even, local, size = True, source.local_size(shape), math.prod(shape)
     for hop in hops:
         received = EVEN[hop.name](local, mesh.axis_size(hop.axes)) * dtype.itemsize
         even = hops is not chains[0] or stays_even(mesh, shape, [hop])
         if received:
             # To uneven shards one element moves at least, and at least one more step leads on from there.
             after = 0.0 if even else min(link.latency for link in mesh.links.values())
-            time = seconds(mesh.links_along(hop.axes), received if even else dtype.itemsize) + after
-            costs.append(Cost(hop.name, merged_axes(mesh, hop.axes), received, time))
+            taken = seconds(mesh.links_along(hop.axes), received if even else dtype.itemsize) + after
+            prices.append((hop, received, taken))
         if not even:
             break
         local = size // math.prod(map(mesh.axis_size, hop.state))
-    if exchange.time < sum(cost.time for cost in costs):
+    if time < sum(taken for _, _, taken in prices):
         return _Way("direct", None, (exchange,))
     if not even:
         return None
+    costs = (Cost(hop.name, merged_axes(mesh, hop.axes), received, taken) for hop, received, taken in prices)
     return _Way("portable", tuple(hops), tuple(costs))
-
-
-def _is_faster_than_searched(source: Sharding, target: Sharding, shape: Shape, dtype: DType, time: float) -> bool:
-    """Whether no chain that only a search finds can take less than a time: by the bound for even shards, where uneven ones have
-    so many rows that they come close to it."""
-    if source.mesh != target.mesh or source.partial or target.partial or source.offsets or target.offsets:
-        return False
-    if any(n < ROWS * s.parts(dim) for s in (source, target) for dim, n in enumerate(shape) if s.dims[dim]):
-        return False
-    change = change_between(source, target, dtype)
-    return change.possible and time <= 0.8 * _least_time(change, target, shape, dtype.itemsize)
 
 
 def stays_even(mesh: Mesh, shape: Shape, hops: Sequence[Hop]) -> bool:
@@ -270,7 +261,7 @@ def _least_time(change: Change, target: Sharding, shape: Shape, itemsize: int) -
     mesh, links = change.mesh, change.mesh.links_along(change.crossed)
     after = target.local_size(shape)
     middle = math.prod(shape) // change.product([*change.held, *(change.wanted - change.held)])
-    moved = (middle * change.least_middle() + after - middle) * itemsize
+    moved = (middle * least_middle(2, change.moved) + after - middle) * itemsize
     pace = min(seconds_per_byte([pair]) for pair in mesh.links_along([a for a, n in mesh.sizes.items() if n > 1]))
     return sum(link.latency * math.log2(n) for n, link in links) + moved * pace
 
@@ -344,8 +335,12 @@ class _Maker:
     def __init__(self, shape: Shape, dtype: DType) -> None:
         self.shape, self.dtype = shape, dtype
 
-    def portable(self, source: Sharding, target: Sharding, further: bool = True) -> tuple[Step, ...] | None:
-        """A chain of collectives; uneven shards that end elsewhere than the target has them are exchanged last."""
+    def portable(self, source: Sharding, target: Sharding, within: float = math.inf) -> tuple[Step, ...] | None:
+        """A chain of collectives; uneven shards that end elsewhere than the target has them are exchanged last.
+
+        Chains that take longer than `within` seconds, as far as that is known before their steps are built, are left out, and
+        none is searched for that takes no time.
+        """
         if source.mesh != target.mesh:
             return None
         change = change_between(source, target, self.dtype)
@@ -355,8 +350,9 @@ class _Maker:
         start = self._bare(source, target, steps)
         chains = [
             self.followed(start, target, self._eased(change, start, hops))
-            for hops in change.chains(further)
+            for hops in change.chains(further=within > 0)
             if self._reduces_well(source, hops)
+            and least_time(start, change.before(hops), hops, self.shape, self.dtype.itemsize) <= within
         ]
         if not chains:
             return None
@@ -483,6 +479,6 @@ class _Maker:
             if change.possible:
                 return self._move(name if change.crossed else "local", change.crossed, at, result)
         found = volume.meeting(at, result, self.shape)
-        if not found.received():
+        if not found.received:
             return self._move("local", (), at, result)
-        return self._move(name, found.crossed(), at, result)
+        return self._move(name, found.crossed, at, result)

@@ -9,17 +9,17 @@ and a permute rearranges all lists at once as long as each dim keeps its number 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import groupby, permutations, product
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardwright.hardware import seconds_per_byte
 from shardwright.mesh import Mesh, SubAxis
+from shardwright.plan.search import states_between
 from shardwright.sharding import Sharding, kept_partial
 
 State = tuple[tuple[str, ...], ...]  # per dim the pieces that split it
-Chain = list[tuple[float, State]]  # states after each move, with the move's cost in units of the local size
 SOME_STATES = 300  # looked at for a chain that needs several steps between slices and gathers
 MOST_STATES = 20_000  # and where those lead to none
 
@@ -74,7 +74,7 @@ class Change:
         key = tuple(pieces)
         found = self._products.get(key)
         if found is None:
-            found = self._products[key] = math.prod(map(self.size, key))
+            found = self._products[key] = math.prod([self.size(piece) for piece in key])
         return found
 
     @cached_property
@@ -121,45 +121,43 @@ class Change:
             self._found[further] = short or next(filter(None, longer), [])
         return self._found[further]
 
-    def least_middle(self) -> float:
-        """What a chain that is found by searching `further` exchanges between slices and gathers at least, in units of the
-        local size.
+    @cached_property
+    def moved(self) -> int:
+        """The devices along pieces that both ends use and every chain moves between slices and gathers.
 
-        It has two steps or more. An all-to-all along k devices is 1 - 1/k, a permute 1; and all-to-alls that together
-        bring K devices' pieces to other dims are 1/2 + (1 - 2/K) at least, that of two devices being one of them.
+        Lists of pieces change at their ends only, so that is every piece behind the first that differs.
         """
-        homes = {piece: dim for dim, axes in enumerate(self.becomes) for piece in axes}
-        moved = [p for dim, axes in enumerate(self.was) for p in axes if homes.get(p, dim) != dim]
-        return max(1.0, 1.5 - 2 / self.product(moved))
+        return self.product([p for old, _ in _suffixes(self.was, self.becomes) for p in old if p in self.wanted])
 
     def _chains(self, deep: int) -> list[list[Hop]]:
         new = [self._runs(axes, self.held) for axes in self.becomes]
         sliced_first = [
             sorted((r for run in runs for r in _by_reduction(run, self.reduced)), key=self._reduces) for runs in new
         ]
-        found = [self._chain(new, deep, 64)]
+        found = [self._chain(new, deep, False)]
         if self.reduced and [r for runs in sliced_first for r in runs] != [r for runs in new for r in runs]:
-            found.append(self._chain(sliced_first, deep, 0))
+            found.append(self._chain(sliced_first, deep, True))
         return [chain for chain in found if chain is not None]
 
     def _reduces(self, run: tuple[str, ...]) -> bool:
         return run[0] in self.reduced
 
-    def _chain(self, new: list[list[tuple[str, ...]]], deep: int, most: int) -> list[Hop] | None:
+    def _chain(self, new: list[list[tuple[str, ...]]], deep: int, in_order: bool) -> list[Hop] | None:
         was, becomes = self.was, self.becomes
-        gone = [self._runs(axes, self.wanted) for axes in was]
-        middle = self._meet(list(_placed(was, new, most)), list(_placed(becomes, gone, 64)))
-        if middle is None and deep:
-            primes = self._primes()
-            split = [[(p,) for run in runs for axis in run for p in primes[axis]] for runs in (*new, *gone)]
-            starts = list(_placed(_refined(was, primes), split[: len(new)], most and deep // 10))
-            ends = list(_placed(_refined(becomes, primes), split[len(new) :], deep // 10))
-            middle = self._search(starts, ends, deep)
-        if middle is None:
+        runs = [new, [self._runs(axes, self.wanted) for axes in was]]
+        if deep:
+            primes = self._primes
+            was, becomes = _refined(was, primes), _refined(becomes, primes)
+            runs = [[[(p,) for run in some for axis in run for p in primes[axis]] for some in every] for every in runs]
+        number: dict[str, int] = {}
+        ends = [tuple(tuple(number.setdefault(p, len(number)) for p in axes) for axes in s) for s in (was, becomes)]
+        moved = [tuple(tuple(tuple(number[p] for p in run) for run in some) for some in every) for every in runs]
+        names = list(number)
+        found = states_between(*ends, *moved, tuple(map(self.size, names)), self.moved, in_order, deep)
+        if not found:
             return None
-        first, last = middle[0][1], middle[-1][1]
-        moves = [*self.grown(first), *self._between(middle)]
-        return [*moves, *self._shrunk(last)]
+        middle = [tuple(tuple(names[n] for n in axes) for axes in state) for state in found]
+        return [*self.grown(middle[0]), *self._between(middle), *self._shrunk(middle[-1])]
 
     def _runs(self, axes: tuple[str, ...], others: set[str]) -> list[tuple[str, ...]]:
         """Neighbouring pieces that the other side does not have: they come, or go, together."""
@@ -173,100 +171,7 @@ class Change:
                 open_run = []
         return runs
 
-    def _meet(self, starts: list[State], ends: list[State]) -> Chain | None:
-        """No move, one all-to-all, or one permute: in the order of their bytes."""
-        for start in starts:
-            if start in ends:
-                return [(0.0, start)]
-        pairs = [(self._exchanged(start, end), start, end) for start in starts for end in ends]
-        found = [(cost, start, end) for cost, start, end in pairs if cost is not None]
-        if found:
-            cost, start, end = min(found, key=lambda entry: entry[0])
-            return [(0.0, start), (cost, end)]
-        shards = [self._shards(end) for end in ends]
-        for start in starts:
-            if self._shards(start) in shards:
-                return [(0.0, start), (1.0, ends[shards.index(self._shards(start))])]
-        return None
-
-    def _shards(self, state: State) -> tuple[int, ...]:
-        return tuple(self.product(axes) for axes in state)
-
-    def _exchanged(self, start: State, end: State) -> float | None:
-        """The cost of the one all-to-all that leads from a state to another, if one does."""
-        unlike = [dim for dim, axes in enumerate(start) if axes != end[dim]]
-        if len(unlike) != 2:
-            return None
-        for i, j in (unlike, unlike[::-1]):
-            moved = start[i][len(end[i]) :]
-            if moved and start[i][: len(end[i])] == end[i] and end[j] == start[j] + moved:
-                return 1 - 1 / self.product(moved)
-        return None
-
-    def _search(self, starts: list[State], ends: list[State], most: int) -> Chain | None:
-        """Chains of any number of all-to-alls and at most one permute, from both sides until they meet."""
-        ahead: dict[State, tuple[float, State | None]] = dict.fromkeys(starts, (0.0, None))
-        behind: dict[State, tuple[float, State | None]] = dict.fromkeys(ends, (0.0, None))
-        best = self._joined(ahead, behind)
-        fresh = [starts, ends]
-        for depth in range(1, 7):
-            if best is not None and best[0] <= depth / 2:
-                break  # every all-to-all more costs half of the local size at least
-            side = depth % 2
-            known = behind if side == 0 else ahead
-            fresh[1 - side] = self._expanded(known, fresh[1 - side], most)
-            if len(ahead) + len(behind) > most:
-                break
-            found = self._joined(ahead, behind)
-            if found is not None and (best is None or found[0] < best[0]):
-                best = found
-        if best is None:
-            return None
-        _, here, there = best
-        forward, backward = _path(ahead, here), _path(behind, there)
-        chain = [(cost, state) for cost, state in forward]
-        if here != there:
-            chain.append((1.0, there))
-        return chain + [(cost, backward[i - 1][1]) for i, (cost, _) in reversed(list(enumerate(backward))) if i]
-
-    def _expanded(self, known: dict[State, tuple[float, State | None]], layer: list[State], most: int) -> list[State]:
-        result: dict[State, None] = {}
-        for state in layer:
-            if len(known) > most:
-                break
-            for cost, other in self._neighbours(state):
-                total = known[state][0] + cost
-                if other not in known or known[other][0] > total:
-                    known[other] = (total, state)
-                    result[other] = None
-        return list(result)
-
-    def _neighbours(self, state: State) -> Iterator[tuple[float, State]]:
-        """Every all-to-all from a state: the innermost pieces of a dim become the innermost of another."""
-        for i, axes in enumerate(state):
-            for count in range(1, len(axes) + 1):
-                rest, moved = axes[:-count], axes[-count:]
-                for j in range(len(state)):
-                    if j != i:
-                        lists = [rest if d == i else (a + moved if d == j else a) for d, a in enumerate(state)]
-                        yield 1 - 1 / self.product(moved), tuple(lists)
-
-    def _joined(
-        self, ahead: Mapping[State, tuple[float, State | None]], behind: Mapping[State, tuple[float, State | None]]
-    ) -> tuple[float, State, State] | None:
-        """The cheapest pair of states from both sides that are the same, or a permute apart."""
-        same = [(ahead[s][0] + behind[s][0], s, s) for s in ahead if s in behind]
-        shards: dict[tuple[int, ...], State] = {}
-        for state, (cost, _) in behind.items():
-            key = self._shards(state)
-            if key not in shards or cost < behind[shards[key]][0]:
-                shards[key] = state
-        for state, (cost, _) in ahead.items():
-            other = shards.get(self._shards(state))
-            if other is not None:
-                same.append((cost + 1 + behind[other][0], state, other))
-        return min(same, key=lambda entry: entry[0], default=None)
-
+    @cached_property
     def _primes(self) -> dict[str, tuple[str, ...]]:
         """Every piece cut into pieces of prime size."""
         result = {}
@@ -275,7 +180,9 @@ class Change:
             pre, left, factor = axis.pre, axis.size, 2
             while left > 1:
                 while left % factor == 0:
-                    parts.append(SubAxis(axis.name, pre, factor).text(self.mesh.sizes[axis.name]))
+                    part = SubAxis(axis.name, pre, factor).text(self.mesh.sizes[axis.name])
+                    self._sizes[part] = factor
+                    parts.append(part)
                     pre, left = pre * factor, left // factor
                 factor += 1
             result[piece] = tuple(parts)
@@ -286,9 +193,9 @@ class Change:
     def grown(self, first: State) -> Iterator[Hop]:
         """The slices that lead to the first state, then what is reduced and scattered."""
         whole = self._same_cut(first)
-        state = list(self.was if whole else _refined(self.was, self._primes()))
+        state = list(self.was if whole else _refined(self.was, self._primes))
         later: list[tuple[int, tuple[str, ...]]] = []
-        scattered = set(self.reduced if whole else _refined((self.reduced,), self._primes())[0])
+        scattered = set(self.reduced if whole else _refined((self.reduced,), self._primes)[0])
         for dim, axes in enumerate(first):
             added = axes[len(state[dim]) :]
             if added and not set(added) & scattered:
@@ -311,26 +218,28 @@ class Change:
         if left:
             yield Hop("all_reduce", left, -1, -1, tuple(state))
 
+    def before(self, hops: Sequence[Hop]) -> State:
+        """The state before hops, in pieces as they cut them."""
+        return self.was if not hops or self._same_cut(hops[0].state) else _refined(self.was, self._primes)
+
     def _same_cut(self, state: State) -> bool:
         known = self.held | self.wanted
         return all(piece in known for axes in state for piece in axes)
 
-    def _between(self, chain: Chain) -> Iterator[Hop]:
-        before = chain[0][1]
-        for cost, state in chain[1:]:
-            if cost == 1.0 and self._exchanged(before, state) is None:
-                unlike = dict.fromkeys(p for a, b in _suffixes(before, state) for p in (*a, *b))
-                yield Hop("permute", tuple(unlike), -1, -1, state)
+    def _between(self, states: list[State]) -> Iterator[Hop]:
+        for before, after in pairwise(states):
+            fewer = [dim for dim, axes in enumerate(after) if self.product(axes) < self.product(before[dim])]
+            if fewer:
+                gains = next(d for d, axes in enumerate(after) if len(axes) > len(before[d]))
+                yield Hop("all_to_all", after[gains][len(before[gains]) :], gains, fewer[0], after)
             else:
-                loses = next(d for d, axes in enumerate(state) if len(axes) < len(before[d]))
-                gains = next(d for d, axes in enumerate(state) if len(axes) > len(before[d]))
-                yield Hop("all_to_all", state[gains][len(before[gains]) :], gains, loses, state)
-            before = state
+                unlike = dict.fromkeys(p for a, b in _suffixes(before, after) for p in (*a, *b))
+                yield Hop("permute", tuple(unlike), -1, -1, after)
 
     def _shrunk(self, last: State) -> Iterator[Hop]:
         """The gathers that lead from the last state to the target: along slow links first, while shards are small."""
         state = list(last)
-        wanted = self.becomes if self._same_cut(last) else _refined(self.becomes, self._primes())
+        wanted = self.becomes if self._same_cut(last) else _refined(self.becomes, self._primes)
         gathers = [(dim, axes[len(wanted[dim]) :]) for dim, axes in enumerate(last) if len(axes) > len(wanted[dim])]
         if len(gathers) > 1:
             gathers.sort(key=lambda entry: -self._pace(entry[1]))
@@ -416,25 +325,6 @@ def _suffixes(before: State, after: State) -> list[tuple[tuple[str, ...], tuple[
     return result
 
 
-def _placed(base: State, runs: Sequence[Sequence[tuple[str, ...]]], most: int) -> Iterator[State]:
-    """The states with runs of pieces put innermost: first each on its own dim, then, if that is not too many, on any."""
-    everything = [run for some in runs for run in some]
-    homes = [dim for dim, some in enumerate(runs) for _ in some]
-    yield _with(base, everything, homes)
-    count, n = len(everything), len(base)
-    if count and n**count * math.factorial(count) <= most:
-        for order in permutations(range(count)):
-            for dims in product(range(n), repeat=count):
-                yield _with(base, [everything[i] for i in order], dims)
-
-
-def _with(base: State, runs: Sequence[tuple[str, ...]], dims: Sequence[int]) -> State:
-    state = list(base)
-    for run, dim in zip(runs, dims, strict=True):
-        state[dim] = state[dim] + run
-    return tuple(state)
-
-
 def _refined(state: State, primes: Mapping[str, tuple[str, ...]]) -> State:
     return tuple(tuple(p for piece in axes for p in primes.get(piece, (piece,))) for axes in state)
 
@@ -453,14 +343,3 @@ def _by_kind(pieces: tuple[str, ...], scattered: set[str]) -> Iterator[tuple[tup
         if at + 1 == len(pieces) or (pieces[at + 1] in scattered) != (piece in scattered):
             yield tuple(run), "reduce_scatter" if piece in scattered else "all_slice"
             run = []
-
-
-def _path(known: Mapping[State, tuple[float, State | None]], state: State) -> Chain:
-    """The states that led to one, in order, with the cost of the move to each."""
-    path: Chain = []
-    at: State | None = state
-    while at is not None:
-        cost, before = known[at]
-        path.append((cost - (known[before][0] if before is not None else 0.0), at))
-        at = before
-    return path[::-1]

@@ -172,7 +172,7 @@ class Move(Step):
             return 0
         if self._even:
             return self._received_evenly() * self.itemsize
-        return self._meeting.received() * self.itemsize
+        return self._meeting.received * self.itemsize
 
     @cached_property
     def _even(self) -> bool:
@@ -187,7 +187,7 @@ class Move(Step):
             return EVEN[self.name](local, group)
         change = change_between(self.source, self.result)
         if not change.possible:
-            return self._meeting.received()
+            return self._meeting.received
         return change.lacking(self.result.local_size(self.shape))
 
     @cached_property
@@ -197,7 +197,7 @@ class Move(Step):
             return self.received
         if self.name in ("all_gather", "prefix", "all_to_all", "permute") and self._even:
             return self.received
-        return self._meeting.sent() * self.itemsize
+        return self._meeting.sent * self.itemsize
 
     @cached_property
     def message(self) -> int:

@@ -7,6 +7,7 @@ the pieces of axes that split a dim, and where those are long only over places n
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,7 @@ class Meeting:
                 chosen |= {(shard // inner) % n for shard in range(first - 1, first + 3)}
         return {at for at in chosen if 0 <= at < n}
 
+    @cached_property
     def received(self) -> int:
         """Elements that the busiest device receives: what it wants and does not hold."""
         here, there, strangers = self._numbers()
@@ -101,6 +103,7 @@ class Meeting:
         rows = zip(self.wanted, self.own, here, there, strict=True)
         return _product([w.within(j, own.low(i), own.high(i)) for w, own, i, j in rows])
 
+    @cached_property
     def sent(self) -> int:
         """Elements that the busiest device sends, if those who hold the same share the work evenly.
 
@@ -132,6 +135,7 @@ class Meeting:
         np.add.at(total, shard, kept)
         return total[shard]
 
+    @cached_property
     def crossed(self) -> tuple[str, ...]:
         """The axes along which some device hears from another."""
         if not self.aligned:
@@ -146,7 +150,8 @@ class Meeting:
         """The lanes of one dim along which a wanted row lies with another device."""
         dim, other, wanted = self.source.dims[at], self.target.dims[at], self.wanted[at]
         if isinstance(wanted, Blocks):
-            some = np.unique(_number(other, self._coords(set(other.lanes)), self.target.full_shape))
+            number = _number(other, self._coords(set(other.lanes)), self.target.full_shape)
+            some = np.unique(number) if number.size < other.parts else np.arange(other.parts)
             some = some[wanted.wants(some) > 0]
             shard = np.concatenate([some, some])
             rows = np.concatenate([wanted.low(some), wanted.high(some) - 1])
@@ -224,7 +229,7 @@ def lower_bound(source: Sharding, target: Sharding, shape: Shape, itemsize: int)
     aligned = change is not None and change.possible
     kept = here.mesh.axis_size(change.kept) if aligned and change is not None and change.kept else 1
     made = there.mesh.axis_size(there.partial) if there.partial else 1
-    lacking = meeting(here, there, shape).received() if made == kept else 0  # others may hold what adds nothing
+    lacking = meeting(here, there, shape).received if made == kept else 0  # others may hold what adds nothing
     pieces = change.reduced if aligned and change is not None else here.partial
     summands = here.mesh.axis_size(tuple(pieces)) if pieces else 1
     if summands > 1:

@@ -7,6 +7,7 @@ All sizes and offsets for cutting and joining are computed here, once per (shard
 
 import itertools
 import math
+import operator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.caches import MIB, kept
-from shardwright.sharding.sharding import Sharding, block_size
+from shardwright.sharding.sharding import Sharding, are_blocks, block_size, largest
 
 Ints = NDArray[np.int64]
 
@@ -28,7 +29,7 @@ class DimLayout(NamedTuple):
     block: int  # rows of the largest shard, without halo
     low: int  # rows of the shard below that each shard also holds
     high: int  # and of the shard above
-    cuts: tuple[int, ...]  # explicit offsets, or () for blocks of ceil(size / parts)
+    cuts: tuple[int, ...]  # explicit offsets, or () for blocks of `block` rows, the last ones short or empty
 
     @property
     def local(self) -> int:
@@ -74,7 +75,7 @@ class DimLayout(NamedTuple):
     def distinct_sizes(self) -> set[int]:
         """The sizes that shards have, without halo; empty shards may be left out."""
         if self.cuts:
-            return {b - a for a, b in itertools.pairwise(self.cuts)}
+            return set(map(operator.sub, self.cuts[1:], self.cuts))
         return {self.block, self.size % max(self.block, 1)}
 
     def bounds(self, shard: int) -> tuple[int, int]:
@@ -129,7 +130,9 @@ class Layout:
         lanes = tuple(i for axis in sharding.dims[dim] for i in self.lanes_of[axis])
         parts = sharding.parts(dim)
         cuts = sharding.offsets_of(dim)
-        block = max(b - a for a, b in itertools.pairwise(cuts)) if cuts else block_size(size, parts)
+        block = largest(cuts) if cuts else block_size(size, parts)
+        if cuts and are_blocks(cuts, block):  # as gathers of inner axes leave them
+            cuts = ()
         return DimLayout(size, lanes, parts, block, *sharding.halo_of(dim), cuts)
 
     @cached_property

@@ -1,10 +1,11 @@
 """`Sharding`: which device holds which part of a tensor. Frozen, interned, canonical: equal shardings are one object."""
 
 import math
+import operator
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -119,7 +120,7 @@ class Sharding:
         for dim, (size, axes) in enumerate(zip(shape, self.dims, strict=False)):
             cuts = self.offsets_of(dim)
             parts = self.mesh.axis_size(axes) if axes else 1
-            total *= max(b - a for a, b in pairwise(cuts)) if cuts else block_size(size, parts)
+            total *= largest(cuts) if cuts else block_size(size, parts)
         return total * math.prod(shape[len(self.dims) :])
 
     def halo_of(self, dim: int) -> tuple[int, int]:
@@ -172,6 +173,23 @@ def usual_offsets(size: int, parts: int) -> tuple[int, ...]:
     """
     block = block_size(size, parts)
     return tuple(min(i * block, size) for i in range(parts + 1))
+
+
+def largest(cuts: tuple[int, ...]) -> int:
+    """The rows of the largest shard between explicit offsets; there may be a million of them."""
+    return max(map(operator.sub, cuts[1:], cuts))
+
+
+def are_blocks(cuts: tuple[int, ...], block: int) -> bool:
+    """Whether explicit offsets are those of equal blocks of a size, the last ones short or empty.
+
+    >>> are_blocks((0, 4, 8, 10, 10), 4), are_blocks((0, 4, 7, 10, 10), 4)
+    (True, False)
+    """
+    if not block or cuts[1] != min(block, cuts[-1]):
+        return not cuts[-1]
+    full = cuts[-1] // block + 1
+    return cuts[:full] == tuple(range(0, full * block, block)) and cuts[full:] == cuts[-1:] * (len(cuts) - full)
 
 
 _lock = threading.Lock()
@@ -301,7 +319,7 @@ def _checked_offsets(mesh: Mesh, spec: P, dims: Dims, offsets: Mapping[int, Sequ
                 f"Dim {dim} of {spec} is cut into {parts} shards, so it needs {parts + 1} offsets, the last one the "
                 f"dim's size; got {len(numbers)}: {_few(numbers)}."
             )
-        if numbers[0] != 0 or any(a > b for a, b in pairwise(numbers)):
+        if numbers[0] != 0 or any(map(operator.gt, numbers, numbers[1:])):
             raise ShardingError(
                 f"The offsets {_few(numbers)} of dim {dim} must begin at 0 and never decrease, up to the dim's size."
             )
@@ -333,7 +351,7 @@ def _cuts_for(sharding: Sharding, dim: int, size: int) -> tuple[int, ...]:
             f"The offsets {_few(cuts)} of dim {dim} end at {cuts[-1]}, but the dim has size {size}. "
             f"The last offset is the dim's size."
         )
-    return () if not cuts or cuts == usual_offsets(size, len(cuts) - 1) else cuts
+    return () if not cuts or are_blocks(cuts, block_size(size, len(cuts) - 1)) else cuts
 
 
 def _check_halo_fits(sharding: Sharding, dim: int, size: int) -> None:

@@ -1,0 +1,85 @@
+"""A time that a chain between uneven shards takes at least, found without building its steps.
+
+A slice cuts every shard by itself and a gather joins neighbours, so where shards begin after any number of them is a function
+of their number. A few devices are asked what they receive; the busiest of all receives no less.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from shardwright.hardware import seconds
+from shardwright.mesh import Mesh
+from shardwright.plan.route import Hop, State
+from shardwright.sharding import DimLayout, Sharding, block_size, layout_of
+
+Starts = Callable[[int], int]  # where a shard of a dim begins; the number after the last gives the end of the dim
+
+
+def least_time(start: Sharding, was: State, hops: Sequence[Hop], shape: tuple[int, ...], itemsize: int) -> float:
+    """Seconds that a chain takes at least, from a sharding with pieces `was`; what is exchanged after it is left out."""
+    if start.partial or start.halo:
+        return 0.0
+    mesh, total = start.mesh, 0.0
+    before: list[Starts] = [_starts(dim) for dim in layout_of(start, shape).dims]
+    for hop in hops:
+        group, after = mesh.axis_size(hop.axes), before.copy()
+        if hop.name in ("all_gather", "all_to_all"):
+            after[hop.other] = _joined(before[hop.other], group)
+        if hop.name in ("all_slice", "all_to_all"):
+            after[hop.dim] = _sliced(before[hop.dim], group)
+        if hop.name != "all_slice":
+            some = _receivers(mesh, hop, group)
+            received = max(_lacking(_boxes(mesh, was, before, at), _boxes(mesh, hop.state, after, at)) for at in some)
+            total += seconds(mesh.links_along(hop.axes), received * itemsize)
+        was, before = hop.state, after
+    return total * (1 - 1e-9)  # rounding must not make it more than the truth
+
+
+def _starts(dim: DimLayout) -> Starts:
+    return dim.cuts.__getitem__ if dim.cuts else lambda shard: min(shard * dim.block, dim.size)
+
+
+def _joined(starts: Starts, group: int) -> Starts:
+    return lambda shard: starts(shard * group)
+
+
+def _sliced(starts: Starts, group: int) -> Starts:
+    def sliced(shard: int) -> int:
+        outer, inner = divmod(shard, group)
+        low = starts(outer)
+        if not inner:
+            return low
+        high = starts(outer + 1)
+        return min(low + inner * int(block_size(high - low, group)), high)
+
+    return sliced
+
+
+def _receivers(mesh: Mesh, hop: Hop, group: int) -> Iterator[dict[str, int]]:
+    """Some devices of the first group, as coordinates: for a permute those next to the first along each piece of an axis, else
+    both ends and the middle."""
+    if hop.name == "permute":
+        yield from ({piece: 1} for piece in hop.axes)
+        return
+    for member in {0, 1, group // 2, group - 1}:
+        coords = {}
+        for piece in reversed(hop.axes):
+            member, coords[piece] = divmod(member, mesh.axis(piece).size)
+        yield coords
+
+
+def _boxes(mesh: Mesh, state: State, starts: Sequence[Starts], coords: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+    """Where a device's shard begins and ends along each dim; coordinates that are not given are 0."""
+    for pieces, cut in zip(state, starts, strict=True):
+        shard = 0
+        for piece in pieces:
+            shard = shard * mesh.axis(piece).size + coords.get(piece, 0)
+        yield cut(shard), cut(shard + 1)
+
+
+def _lacking(held: Iterator[tuple[int, int]], wanted: Iterator[tuple[int, int]]) -> int:
+    """Elements of a box that another does not have."""
+    size = common = 1
+    for (low, high), (first, last) in zip(held, wanted, strict=True):
+        size *= last - first
+        common *= max(min(high, last) - max(low, first), 0)
+    return size - common
