@@ -8,6 +8,7 @@ from shardwright.arrays import (
     Array,
     PerDevice,
     ShapeDtype,
+    from_process_local,
     from_shards,
     gather,
     process_coords,
@@ -17,7 +18,7 @@ from shardwright.arrays import (
     shard_map,
 )
 from shardwright.eager import auto_sharding, strict
-from shardwright.engines import engine
+from shardwright.engines import checked, engine
 from shardwright.errors import ImplicitGatherError, ImplicitGatherWarning, ShardwrightError
 from shardwright.hardware import Link
 from shardwright.mesh import Mesh
@@ -53,11 +54,13 @@ __all__ = [
     "Sharding",
     "ShardwrightError",
     "auto_sharding",
+    "checked",
     "collectives",
     "cond",
     "engine",
     "errors",
     "explain",
+    "from_process_local",
     "from_shards",
     "gather",
     "launch",

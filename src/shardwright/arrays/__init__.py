@@ -5,6 +5,7 @@ from shardwright.arrays.hosts import ShapeDtype, host_array, is_abstract, is_ten
 from shardwright.arrays.indexing import held_like, index_array, row_indices, take
 from shardwright.arrays.local import joined_layout, shard_map
 from shardwright.arrays.per_device import PerDevice, process_coords, process_index, read_only, same_mesh
+from shardwright.arrays.process_local import from_process_local
 from shardwright.arrays.shards import Shard, Shards
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Shard",
     "Shards",
     "as_sharding",
+    "from_process_local",
     "from_shards",
     "gather",
     "held_like",

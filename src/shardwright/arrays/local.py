@@ -93,7 +93,7 @@ def _to_array(v: object, mesh: Mesh, spec: Any) -> Array:
     return Array.of(layout, engine.from_lanes(v.lanes, layout))
 
 
-def joined_layout(sharding: Sharding, shapes: LocalShapes) -> Layout:
+def joined_layout(sharding: Sharding, shapes: LocalShapes, name: str = "shard_map") -> Layout:
     """The layout of the array whose shards have some shapes."""
     mesh = sharding.mesh
     lanes = mesh.lanes(sharding.axes)
@@ -109,7 +109,7 @@ def joined_layout(sharding: Sharding, shapes: LocalShapes) -> Layout:
         first = held[tuple(slice(None) if i in splits else slice(0, 1) for i in range(held.ndim))]
         if not bool((held == first).all()):
             raise ArrayError(
-                f"shard_map: out_specs {sharding.spec} splits dim {dim} by {axes or 'no axis'}, but devices along "
+                f"{name}: {sharding.spec} splits dim {dim} by {axes or 'no axis'}, but devices along "
                 f"other axes hold different sizes {sorted(set(held.ravel().tolist()))} of it."
             )
         order = [*splits, *(i for i in range(held.ndim) if i not in splits)]
@@ -118,5 +118,5 @@ def joined_layout(sharding: Sharding, shapes: LocalShapes) -> Layout:
         if axes:
             offsets[dim] = cuts
             if sharding.offsets_of(dim) not in ((), tuple(cuts)):
-                raise ArrayError(f"shard_map: the shards of dim {dim} begin at {cuts}, but {sharding} says otherwise.")
+                raise ArrayError(f"{name}: the shards of dim {dim} begin at {cuts}, but {sharding} says otherwise.")
     return layout_of(sharding.replace(offsets=offsets), tuple(shape))

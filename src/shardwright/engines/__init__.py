@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec
 
+from shardwright.engines.checks import checked
 from shardwright.engines.gt import engine
 from shardwright.engines.lanes import Lanes
 from shardwright.engines.literal import Literal, Tally
@@ -10,7 +11,18 @@ from shardwright.engines.stacked import Stacked
 from shardwright.errors import EngineError
 from shardwright.mesh import Mesh
 
-__all__ = ["ENGINES", "Engine", "Lanes", "Literal", "Stacked", "Tally", "engine", "engine_named", "engine_of"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "Lanes",
+    "Literal",
+    "Stacked",
+    "Tally",
+    "checked",
+    "engine",
+    "engine_named",
+    "engine_of",
+]
 
 ENGINES = ("numpy", "literal", "torch")
 

@@ -76,6 +76,9 @@ class Engine(Protocol):
     def view(self, mesh: Mesh, tensors: Sequence[NDArray[Any]]) -> View:
         """A tensor per device, given for all of them."""
 
+    def told(self, mesh: Mesh, tensor: NDArray[Any]) -> View:
+        """A tensor per device from what each process has for its own, over several processes; they tell their shapes."""
+
     def everywhere(self, mesh: Mesh, tensor: NDArray[Any]) -> View:
         """The same tensor on every device."""
 

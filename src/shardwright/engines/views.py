@@ -35,6 +35,10 @@ class LaneViews:
         """A tensor per device, given for all of them."""
         return stack(mesh, tensors)
 
+    def told(self, mesh: Mesh, tensor: Data) -> Lanes:
+        """One process has all devices: what it has for one it has for all."""
+        return self.everywhere(mesh, tensor)
+
     def everywhere(self, mesh: Mesh, tensor: Data) -> Lanes:
         """The same tensor on every device."""
         data = tensor.reshape((*(1,) * len(mesh.axis_names), *tensor.shape))

@@ -22,6 +22,7 @@ MASK = 2**64 - 1
 FACTOR = 6364136223846793005  # a multiplier that mixes all bits, of Knuth's generator
 BEAT = 0.3  # seconds between two reports
 SILENCE = 1.2  # seconds without one after which a process counts as gone
+FEW = 64  # calls whose digests are reported
 KEPT = 512  # calls that are remembered, to find the first that differs
 
 
@@ -48,17 +49,22 @@ class Calls:
         self.digest = ((self.digest ^ key) * FACTOR + 1) & MASK
         frame = user_frame()
         at = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
-        self.last.append((self.count, text, *at))
+        self.last.append((self.count, self.digest, text, *at))
 
     @property
     def now(self) -> str:
         """The call that is running, or ran last."""
-        return _shown(*self.last[-1][1:]) if self.last else "nothing yet"
+        return _shown(*self.last[-1][2:]) if self.last else "nothing yet"
 
     @property
     def recent(self) -> list[tuple[int, str]]:
         """The last calls, in words, by their numbers."""
-        return [(number, _shown(*rest)) for number, *rest in list(self.last)]
+        return [(number, _shown(*rest)) for number, _, *rest in list(self.last)]
+
+    @property
+    def digests(self) -> list[tuple[int, int]]:
+        """The digests after the last few calls, by their numbers."""
+        return [entry[:2] for entry in list(self.last)[-FEW:]]
 
 
 def _shown(text: Any, code: Any, offset: int) -> str:
@@ -70,9 +76,9 @@ class Report(NamedTuple):
 
     beat: int
     calls: int
-    digest: int
+    digests: list[tuple[int, int]]  # after its last calls, by their numbers
     call: str
-    status: str  # running, failed or ended
+    status: str  # running, waiting, failed or ended
     blames: list[int]  # of a failed process: the ranks that it says are to blame
     recent: list[tuple[int, str]]  # of a failed process: its last calls
 
@@ -126,7 +132,8 @@ class Reports:
             self._beat += 1
             calls, failed = self.calls, self._status == "failed"
             recent = calls.recent if failed else []
-            report = Report(self._beat, calls.count, calls.digest, calls.now, self._status, self._blames, recent)
+            status = "waiting" if calls.waits and self._status == "running" else self._status
+            report = Report(self._beat, calls.count, calls.digests, calls.now, status, self._blames, recent)
             self._store.set(f"shardwright/report/{self.rank}", json.dumps(report))
 
     def _read(self) -> "list[Report | None]":
@@ -148,7 +155,7 @@ class Reports:
         if detail:
             self._store.set(f"shardwright/program/{self.rank}", json.dumps(detail))
         self._failed(blamed)
-        reports = self._after(lambda found: all(r is None or r.status != "running" for r in found), SILENCE)
+        reports = self._after(lambda found: all(r is None or r.status in ("failed", "ended") for r in found), SILENCE)
         told = self._first_difference(blamed, reports) + self._first_step(blamed, detail)
         return self._ends(blamed, f"{told} Compared before {what}.")
 
@@ -195,8 +202,7 @@ class Reports:
         gone = [r for r in others if _is_gone(before[r], now[r])]
         if gone:
             return sorted(gone)
-        counts = [(report.calls, report.digest) if report is not None else (-1, 0) for report in now]
-        return [rank for rank in _minority(counts) if rank != self.rank] if len(set(counts)) > 1 else []
+        return [rank for rank in _elsewhere(now) if rank != self.rank]
 
     def _told(self, rank: int, report: "Report | None") -> str:
         if report is None:
@@ -204,7 +210,7 @@ class Reports:
         if report.status == "ended":
             return f"rank {rank} has ended after its call {report.calls}, {report.call}."
         own = self.calls.count
-        if report.calls != own or report.digest != self.calls.digest:
+        if report.calls != own or report.digests[-1:] != [[own, self.calls.digest]]:
             return f"rank {rank} is at its call {report.calls}, {report.call}, while this is call {own}."
         return f"rank {rank} was killed or hangs at its call {report.calls}, {report.call}."
 
@@ -249,6 +255,19 @@ class Reports:
 def _is_gone(before: Report | None, now: Report | None) -> bool:
     """Whether a process has ended, or stopped to report."""
     return now is None or now.status == "ended" or (before is not None and before.beat == now.beat)
+
+
+def _elsewhere(reports: "Sequence[Report | None]") -> list[int]:
+    """The ranks that have gone another way than most, or are behind without waiting for anyone."""
+    known = [report for report in reports if report is not None]
+    common = min(report.calls for report in known)
+    at = [dict(map(tuple, report.digests)).get(common, 0) if report is not None else -1 for report in reports]  # type: ignore[arg-type]
+    if len(set(at)) > 1:
+        return _minority([(common, digest) for digest in at])
+    ahead = max(report.calls for report in known)
+    behind = [rank for rank, report in enumerate(reports) if report is not None and report.calls < ahead]
+    idle = [rank for rank in behind if (report := reports[rank]) is not None and report.status == "running"]
+    return idle or behind
 
 
 def _minority(counts: Sequence[tuple[int, int]]) -> list[int]:

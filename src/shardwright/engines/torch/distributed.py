@@ -8,7 +8,6 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 import shardwright.engines.torch.transport as transport
 from shardwright.caches import MIB, Cache
 from shardwright.collectives import AllReduce, Collective, Recv, ReduceScatter, Scatter, Send, UpdateHalo
+from shardwright.engines.checks import is_checked
 from shardwright.engines.compiled import Compiler
 from shardwright.engines.mailbox import Mailbox, received
 from shardwright.engines.torch.coherence import key_of
@@ -53,8 +53,6 @@ from shardwright.sharding import REDUCTIONS, Layout, Sharding, describe, layout_
 Tensor = torch.Tensor
 FULLY_COMPARED = 65536  # bytes of a host tensor whose elements are part of the digest
 
-checking: ContextVar[bool] = ContextVar("checking", default=False)
-
 
 class Distributed:
     """One device a process."""
@@ -67,7 +65,6 @@ class Distributed:
         self._device = device
         self._mailbox = Mailbox()
         self._routes: Cache[Any, Any] = Cache(limit=16 * MIB, size=lambda route: 2000)
-        self._checks = False  # at every call
 
     @cached_property
     def world(self) -> World:
@@ -117,7 +114,7 @@ class Distributed:
             if not isinstance(x, Tensor):
                 key ^= key_of(f"{type(x).__name__} {x!r}")
         world.calls.add(key, text)
-        if self._checks or checking.get():
+        if is_checked():
             self._compare(text)
 
     def _compare(self, what: Any, detail: Sequence[str] = ()) -> None:
@@ -136,10 +133,14 @@ class Distributed:
         reports = self.world.reports
         if reports.error is not None:
             raise CoherenceError(str(reports.error), reports.error.ranks)
+        calls = self.world.calls
+        calls.waits = True
         try:
             return function(*args)
         except RuntimeError as error:
             raise reports.lost(error, f"{what}{self._line()}") from error
+        finally:
+            calls.waits = False
 
     def _line(self) -> str:
         line = source_line()
@@ -161,7 +162,7 @@ class Distributed:
         self.check(layout.mesh)
         text = f"placing {describe(layout.sharding, layout.shape, np.dtype(np.uint8))[2:]} of {host.dtype}"
         size = math.prod(layout.shape) * host.dtype.itemsize
-        known = zlib.crc32(_bytes(host)) if size <= FULLY_COMPARED or self._checks or checking.get() else 0
+        known = zlib.crc32(_bytes(host)) if size <= FULLY_COMPARED or is_checked() else 0
         self.note(key_of(f"{text} {known}"), text)
         return self._apart(self._cut(host, layout), layout, layout.partial_lanes)
 
@@ -504,8 +505,11 @@ class Distributed:
 
     def each(self, function: Callable[..., NDArray[Any]], views: Sequence[Own]) -> Own:
         """A function on every device of its tensors; processes tell one another the shapes of the results."""
-        mesh = views[0].mesh
-        made = function(*(to_host(v.tensor) for v in views))
+        return self.told(views[0].mesh, function(*(to_host(v.tensor) for v in views)))
+
+    def told(self, mesh: Mesh, tensor: NDArray[Any]) -> Own:
+        """A tensor per device from what each process has for its own; they tell one another the shapes."""
+        made = tensor
         kind = zlib.crc32(str(made.dtype).encode())
         told = self.agreed(mesh, {self.place(mesh): [kind, made.ndim, *made.shape, *(0,) * (64 - made.ndim)]})
         if len({tuple(row[:2]) for row in told}) > 1:

@@ -1,0 +1,46 @@
+"""`from_process_local`: global arrays from the parts that processes loaded, each its own."""
+
+import operator
+from typing import Any
+
+from shardwright.arrays.array import Array, shard
+from shardwright.arrays.hosts import host_array
+from shardwright.arrays.local import joined_layout
+from shardwright.engines import engine_of
+from shardwright.errors import ArrayError
+from shardwright.mesh import Axes, Mesh
+from shardwright.sharding import P, Sharding
+from shardwright.trees import flatten, unflatten
+
+
+def from_process_local(tree: Any, mesh: Mesh, batch_dim: int = 0, axes: Axes | None = None) -> Any:
+    """A tree of arrays from a tree of tensors of which each process has its own part of the batch.
+
+    >>> import numpy as np
+    >>> from_process_local({"x": np.zeros((6, 2))}, Mesh(data=2), axes="data")["x"].sharding.spec
+    P('data', None)
+
+    The parts follow one another along `batch_dim` in the order of the devices along `axes`, by default all of them; they
+    need not be equally long. Processes along other axes must give the same part, which is checked. In one process, which has
+    all devices, the part is the whole batch.
+    """
+    names = mesh.axis_names if axes is None else mesh.group_axes(axes)
+    leaves, structure = flatten(tree)
+    return unflatten(structure, [_joined(leaf, mesh, batch_dim, names) for leaf in leaves])
+
+
+def _joined(part: Any, mesh: Mesh, batch_dim: int, axes: tuple[str, ...]) -> Array:
+    if isinstance(part, Array):
+        raise ArrayError(f"from_process_local takes host tensors; this is an Array already: {part.summary()}.")
+    host, engine = host_array(part), engine_of(mesh)
+    dim = operator.index(batch_dim)
+    if not -host.ndim <= dim < host.ndim:
+        raise ArrayError(f"batch_dim={batch_dim} is not a dim of a part of shape {host.shape}.")
+    spec = P(*((),) * (dim % host.ndim), axes)
+    engine.check(mesh)
+    if engine.processes == 1:
+        return shard(host, mesh, spec)
+    view = engine.told(mesh, host)
+    layout = joined_layout(Sharding(mesh, spec), view.local_shapes, "from_process_local")
+    engine.check_shared(view, layout, "from_process_local")
+    return Array.of(layout, engine.from_lanes(view, layout))

@@ -1,0 +1,43 @@
+"""Processes of which one goes another way: every other one raises and says which; never a number, never a hang."""
+
+import re
+import time
+
+import pytest
+
+import engine_calls as calls
+from shardwright.errors import CoherenceError
+from shardwright.launching import Processes
+
+BAD = 2
+FAULTS = [
+    calls.skips,
+    calls.calls_another_program,
+    calls.calls_another_known_program,
+    calls.passes_other_shapes,
+    calls.passes_other_shapes_to_a_known_operation,
+    calls.passes_other_constants,
+    calls.captures_other_constants,
+    calls.places_other_elements,
+    calls.raises,
+    calls.is_killed,
+    calls.is_killed_before_a_move,
+    calls.parts_in_a_local_operation,
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_every_other_rank_names_the_one_that_went_another_way(fault):
+    with Processes(4) as group:
+        start = time.monotonic()
+        outcomes = group.outcomes(fault, BAD, timeout=90)
+        assert time.monotonic() - start < 90
+    for rank, outcome in enumerate(outcomes):
+        if rank == BAD:
+            assert isinstance(outcome, BaseException), outcome  # not a number either
+            continue
+        error = outcome.__cause__ if not isinstance(outcome, CoherenceError) else outcome
+        assert isinstance(error, CoherenceError), outcome
+        assert error.ranks == (BAD,)
+        assert f"rank {BAD}" in str(error)
+        assert re.search(r"engine_calls\.py:\d+", str(error)), error
