@@ -140,8 +140,8 @@ def test_tensors_with_flags_of_torch_go_to_the_host():
 
 # -- promotion ----------------------------------------------------------------------------------------------------------
 
-BINARY = "add multiply divide pow equal less".split()
-SCALARS = [True, 3, 300, -2, 2.5, 1e300, 2j]
+BINARY = "add multiply divide pow equal less maximum".split()
+SCALARS = [True, 3, 300, -2, 2.5, 1e300, np.nan, 10**30, 2j]
 
 
 def values(dtype):
@@ -174,6 +174,21 @@ def test_scalars_are_weak_as_in_numpy(name):
             assert_like_numpy(in_torch(getattr(SPACE, name), *operands), expected)
             if isinstance(expected, np.ndarray):  # the function that stands for the kernel
                 assert_like_numpy(in_torch(whole(name, operands, SPACE), *operands), expected)
+
+
+@pytest.mark.parametrize("bounds", [(0.5, 1.5), (1, None), (None, 1), (2, 0), (np.nan, 1), (None, 10**30), (0.5, 300)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int8])
+def test_clips_are_numpys(bounds, dtype):
+    x, (low, high) = np.array([0, 1, 2, -3]).astype(dtype), bounds
+    if np.dtype(dtype).kind == "f":
+        x[3] = np.nan
+    operands = (x, *(bound for bound in bounds if bound is not None))
+    attrs = Attrs(low=low is not None, high=high is not None)
+    expected = in_numpy(np.clip, x, low, high)
+    if not isinstance(expected, type):
+        kinds = [(layout_of(Sharding(MESH), x.shape), x.dtype), *operands[1:]]
+        clip = whole_operation(OperationPlan(OPS["clip"], kinds, attrs), SPACE)
+        assert_like_numpy(in_torch(clip, *operands), expected)
 
 
 @pytest.mark.parametrize("name", ["add", "multiply", "divide", "less", "maximum"])

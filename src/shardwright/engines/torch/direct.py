@@ -33,7 +33,7 @@ def _elementwise(call: Call, kinds: Kinds, space: Space) -> Function | None:
     """Bare where no operand must be converted: tensors of one dtype, and scalars that torch converts as NumPy does."""
     name, small = call.name, small_dtype(call.dtypes)
     if small is not None:  # NumPy has no weak scalars beside these
-        kinds = tuple(small if kind is int or kind is float else kind for kind in kinds)
+        kinds = tuple(small if _is_bound(kind) else kind for kind in kinds)
     dtypes = loop_dtypes(getattr(np, name), kinds)
     if dtypes[-1] != call.result_dtypes[0] or (name in _OWN and letter_of(dtypes[0]) in _OWN[name]):
         return None
@@ -80,6 +80,34 @@ def _guarded(native: Function, general: Function) -> Function:
 def _power(general: Function) -> Function:
     """Squares are products, as in NumPy: much faster."""
     return lambda x, y: torch.square(x) if y == 2 else general(x, y)
+
+
+def _bounded(call: Call, kinds: Kinds, space: Space) -> Function | None:
+    """A maximum or minimum with a scalar is one call of clamp."""
+    general = _elementwise(call, kinds, space)
+    if call.dtypes[0] not in _SCALED[:2] or [*map(_is_bound, kinds)].count(True) != 1:
+        return general
+    bound, first = "min" if call.name == "maximum" else "max", _is_bound(kinds[0])
+
+    def clamp(*operands: Any) -> Tensor:
+        return torch.clamp(operands[first], **{bound: operands[not first]})
+
+    return _guarded(clamp, general) if general is not None else None
+
+
+def _clip(call: Call, kinds: Kinds, space: Space) -> Function | None:
+    low, high = call.attrs["low"], call.attrs["high"]
+    if call.dtypes[0] not in _SCALED[:2] or not (low or high) or not all(map(_is_bound, kinds[1:])):
+        return None
+    if low and high:
+        return _guarded(torch.clamp, space.clip)
+    if low:
+        return _guarded(lambda x, bound: torch.clamp(x, min=bound), space.clip)
+    return _guarded(lambda x, bound: torch.clamp(x, max=bound), lambda x, bound: space.clip(x, None, bound))
+
+
+def _is_bound(kind: Kind) -> bool:
+    return kind is int or kind is float
 
 
 def _where(call: Call, kinds: Kinds, space: Space) -> Function | None:
@@ -247,6 +275,9 @@ def _assign(call: Call, kinds: Kinds, space: Space) -> Function:
 
 
 DIRECT: dict[str, Make] = {
+    "maximum": _bounded,
+    "minimum": _bounded,
+    "clip": _clip,
     "where": _where,
     "real": _by_method("real"),
     "imag": _by_method("imag"),

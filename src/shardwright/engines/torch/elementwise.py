@@ -5,6 +5,7 @@ operands are converted to these and torch's function of the same meaning runs, o
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from shardwright.engines.torch.convert import from_host, numpy_dtype, torch_dtype
 from shardwright.engines.torch.host import letter_of, needs_host, on_host
+from shardwright.ops import finite_range
 
 Function = Callable[..., Any]
 Kind = Any  # of an operand: a dtype of NumPy, or the type of a Python scalar
@@ -20,10 +22,25 @@ Kind = Any  # of an operand: a dtype of NumPy, or the type of a Python scalar
 
 def scalar(value: Any, dtype: torch.dtype, device: Any) -> Tensor:
     """A Python scalar as a tensor; OverflowError if it is an integer that the dtype can't hold."""
-    if isinstance(value, float | complex):
+    least, most, checked = _range(dtype)
+    if checked:
+        with np.errstate(all="ignore"):
+            return from_host(np.asarray(value, numpy_dtype(dtype)), device)
+    if isinstance(value, int) and not least <= value <= most:
+        raise OverflowError(f"Python integer {value} out of bounds for {dtype}")
+    try:
+        return torch.scalar_tensor(value, dtype=dtype, device=device)
+    except (RuntimeError, OverflowError):  # slower, but it gives infinities
         return torch.tensor(value, dtype=dtype, device=device)
-    with np.errstate(all="ignore"):
-        return from_host(np.asarray(value, numpy_dtype(dtype)), device)
+
+
+@cache
+def _range(dtype: torch.dtype) -> tuple[float, float, bool]:
+    """Which integers a dtype holds, and whether only NumPy converts to it as NumPy does."""
+    numpys = numpy_dtype(dtype)
+    if numpys.kind in "iu":
+        return *finite_range(numpys), letter_of(numpys) == "w"
+    return float("-inf"), float("inf"), letter_of(numpys) == "s"
 
 
 def kind_of(operand: Any) -> Kind:

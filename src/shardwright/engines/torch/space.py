@@ -84,8 +84,11 @@ class TorchSpace:
         return torch.where(self.asarray(condition).to(torch.bool), a, b)
 
     def clip(self, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
-        at_least = x if low is None else self.maximum(x, low)
-        return at_least if high is None else self.minimum(at_least, high)
+        try:
+            at_least = x if low is None else self.maximum(x, low)
+            return at_least if high is None else self.minimum(at_least, high)
+        except OverflowError:  # NumPy takes an integer beyond the dtype as no bound
+            return self._host(np.clip, x, low, high)
 
     def isin(self, x: Tensor, values: Tensor, invert: bool = False) -> Tensor:
         a, b = self._alike(x, values)
