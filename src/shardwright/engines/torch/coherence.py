@@ -35,31 +35,32 @@ def key_of(text: str) -> int:
 class Calls:
     """The calls of this process: how many, their digest, the last of them."""
 
-    __slots__ = ("count", "digest", "last")
+    __slots__ = ("count", "digest", "last", "waits")
 
     def __init__(self) -> None:
         self.count, self.digest = 0, 0
-        self.last: deque[tuple[int, Any, Any, int]] = deque(
-            maxlen=KEPT
-        )  # number, text, code and offset of the user's line
+        self.last: deque[tuple[int, int, Any, Any, int]] = deque(maxlen=KEPT)  # number, digest, text, the user's line
+        self.waits = False  # for other processes
 
     def add(self, key: int, text: Any) -> None:
         """Another call; equal calls have equal keys in all processes."""
         self.count += 1
         self.digest = ((self.digest ^ key) * FACTOR + 1) & MASK
         frame = user_frame()
-        at = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
-        self.last.append((self.count, self.digest, text, *at))
+        if frame is None:
+            self.last.append((self.count, self.digest, text, None, 0))
+        else:
+            self.last.append((self.count, self.digest, text, frame.f_code, frame.f_lasti))
 
     @property
     def now(self) -> str:
         """The call that is running, or ran last."""
-        return _shown(*self.last[-1][2:]) if self.last else "nothing yet"
+        return _shown(self.last[-1]) if self.last else "nothing yet"
 
     @property
     def recent(self) -> list[tuple[int, str]]:
         """The last calls, in words, by their numbers."""
-        return [(number, _shown(*rest)) for number, _, *rest in list(self.last)]
+        return [(entry[0], _shown(entry)) for entry in list(self.last)]
 
     @property
     def digests(self) -> list[tuple[int, int]]:
@@ -67,7 +68,8 @@ class Calls:
         return [entry[:2] for entry in list(self.last)[-FEW:]]
 
 
-def _shown(text: Any, code: Any, offset: int) -> str:
+def _shown(entry: tuple[int, int, Any, Any, int]) -> str:
+    _, _, text, code, offset = entry
     return f"{text} ({line_at(code, offset)})" if code is not None else str(text)
 
 
@@ -85,7 +87,8 @@ class Report(NamedTuple):
     @staticmethod
     def read(text: bytes) -> "Report":
         """From what a process has written."""
-        return Report(*json.loads(text))
+        beat, calls, digests, call, status, blames, recent = json.loads(text)
+        return Report(beat, calls, [(n, d) for n, d in digests], call, status, blames, [(n, t) for n, t in recent])
 
 
 class Reports:
@@ -210,7 +213,7 @@ class Reports:
         if report.status == "ended":
             return f"rank {rank} has ended after its call {report.calls}, {report.call}."
         own = self.calls.count
-        if report.calls != own or report.digests[-1:] != [[own, self.calls.digest]]:
+        if report.calls != own or report.digests[-1:] != [(own, self.calls.digest)]:
             return f"rank {rank} is at its call {report.calls}, {report.call}, while this is call {own}."
         return f"rank {rank} was killed or hangs at its call {report.calls}, {report.call}."
 
@@ -261,7 +264,7 @@ def _elsewhere(reports: "Sequence[Report | None]") -> list[int]:
     """The ranks that have gone another way than most, or are behind without waiting for anyone."""
     known = [report for report in reports if report is not None]
     common = min(report.calls for report in known)
-    at = [dict(map(tuple, report.digests)).get(common, 0) if report is not None else -1 for report in reports]  # type: ignore[arg-type]
+    at = [dict(report.digests).get(common, 0) if report is not None else -1 for report in reports]
     if len(set(at)) > 1:
         return _minority([(common, digest) for digest in at])
     ahead = max(report.calls for report in known)
