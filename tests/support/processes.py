@@ -1,6 +1,6 @@
 """Real processes for tests: a pool of processes in one gloo group on loopback, kept alive across tests.
 
-They are forked from a server that has imported torch and nothing else: four imports of it take longer than the tests.
+They are forked from a server that has only imported torch: four imports of it take longer than the tests.
 
 `pool.run(body, *args)` calls a function of a test file on every process and returns their results in the order of ranks.
 An error in a process is raised with its rank and traceback. Nothing outlives the time limit.
@@ -60,7 +60,7 @@ class Pool:
     def _start(self):
         self.folder = tempfile.TemporaryDirectory()
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["shardwright.torch"])
+        context.set_forkserver_preload(["shardwright.torch", "torch._dynamo", "pytest"])  # DTensor imports it late
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         for rank in range(self.world):
             own, other = context.Pipe()

@@ -30,7 +30,7 @@ def to_dtensor(x: Array) -> DTensor:
     whole_numbers = not local.is_floating_point() and not local.is_complex()
     if x.sharding.partial and whole_numbers and (local.dtype is torch.bool or x.sharding.reduction == "average"):
         raise ArrayError(
-            f"{x.summary()} has a pending {x.sharding.reduction} of {local.dtype}, which torch computes differently. "
+            f"{x.sharding} has a pending {x.sharding.reduction}, which torch computes differently for {local.dtype}. "
             f"Reduce it first: x.reshard({x.sharding.spec})."
         )
     device_mesh = to_device_mesh(x.mesh, local.device.type)

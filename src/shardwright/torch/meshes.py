@@ -72,7 +72,7 @@ def from_device_mesh(
     if not isinstance(device_mesh, DeviceMesh):
         raise MeshError(f"from_device_mesh takes a DeviceMesh; got {type(device_mesh).__name__}.")
     ranks = device_mesh.mesh
-    names = device_mesh.mesh_dim_names if axis_names is None else tuple(axis_names)
+    names = device_mesh.mesh_dim_names if axis_names is None else axis_names
     if names is None:
         raise MeshError(
             f"The axes of a Mesh have names, and this DeviceMesh of shape {tuple(ranks.shape)} has none. Pass "
