@@ -89,11 +89,14 @@ def meshes_and_gradients():
     x = sw.torch.from_dtensor(tensor, named)
     assert x.sharding == Sharding(named, P("data"))
     assert not x.data.requires_grad
-    return refused(ArrayError, sw.torch.from_dtensor, tensor, sw.Mesh(x=4, engine="torch"))
+    other = refused(ArrayError, sw.torch.from_dtensor, tensor, sw.Mesh(x=4, engine="torch"))
+    return other, refused(ArrayError, sw.torch.from_dtensor, tensor, sw.Mesh(x=2, y=2))
 
 
 def test_a_mesh_may_name_the_axes_anew(pool):
-    assert pool.run(meshes_and_gradients)[0] == (
+    other, engine = pool.run(meshes_and_gradients)[0]
+    assert engine.startswith("Mesh(x=2, y=2) is for the engine 'numpy', which can't hold a DTensor's shards.")
+    assert other == (
         "Mesh(x=4, engine='torch') has the device ids [0, 1, 2, 3], but the DTensor is on ranks [[0, 1], [2, 3]]. Give a "
         "mesh of the same shape with the same ids, or none."
     )

@@ -56,6 +56,8 @@ def to_device_mesh(mesh: Mesh, device_type: str | None = None) -> DeviceMesh:
     kind = device_type or ("cuda" if "nccl" in dist.get_backend() else "cpu")
     group, known = _known.get((mesh, kind), (None, None))
     if known is None or group is not dist.group.WORLD:
+        if group is not None:
+            _known.clear()  # of a process group that was destroyed
         known = DeviceMesh(kind, torch.from_numpy(mesh.ids()), mesh_dim_names=mesh.axis_names)
         _known[mesh, kind] = dist.group.WORLD, known
     return known
