@@ -2,6 +2,7 @@
 
 import pytest
 
+import engine_calls
 from processes import Groups
 
 
@@ -10,3 +11,10 @@ def groups():
     groups = Groups()
     yield groups
     groups.close()
+
+
+@pytest.fixture
+def pool(groups):
+    """Four processes that are a process group of torch."""
+    assert groups(4).run(engine_calls.begin, timeout=120) == [4] * 4
+    return groups(4)

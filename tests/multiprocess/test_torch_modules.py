@@ -3,6 +3,8 @@
 import copy
 import itertools
 import math
+import os
+import socket
 
 import numpy as np
 import pytest
@@ -13,23 +15,11 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 
 import shardwright as sw
 from shardwright import P
-from shardwright.engines.torch.processes import World
 from shardwright.errors import MeshError, ShardingError
 from shardwright.rules import TreePathShardingRule
 
 SQUARE = sw.Mesh(x=2, y=2)
 LINE = sw.Mesh(x=4)
-
-
-def begin():
-    World.current()
-    return True
-
-
-@pytest.fixture
-def pool(groups):
-    assert groups(4).run(begin) == [True] * 4
-    return groups(4)
 
 
 class Tied(torch.nn.Module):
@@ -406,3 +396,28 @@ def untouched():
 
 def test_what_a_rule_gives_none_for_is_left(pool):
     assert pool.run(untouched) == [("Tensor", "DTensor")] * 4
+
+
+def from_variables(port):
+    """The process group ends and a new one is made from torchrun's variables when it is needed."""
+    rank, old = dist.get_rank(), sw.torch.to_device_mesh(SQUARE)
+    dist.barrier()
+    dist.destroy_process_group()
+    module = torch.nn.Linear(4, 4)
+    alone = sw.torch.shard_module(module, SQUARE, P("x"))["weight"]  # without a group
+    os.environ.update(RANK=str(rank), WORLD_SIZE="4", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    try:
+        sw.torch.shard_module(module, SQUARE, P("x"))
+    finally:
+        for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+            del os.environ[name]
+    assert (dist.get_rank(), dist.get_backend()) == (rank, "gloo")
+    assert sw.torch.to_device_mesh(SQUARE) is not old
+    return type(alone).__name__, tuple(module.weight.to_local().shape), tuple(module.weight.full_tensor().shape)
+
+
+def test_torchruns_variables_make_the_process_group(pool):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert pool.run(from_variables, port) == [("Array", (2, 4), (4, 4))] * 4

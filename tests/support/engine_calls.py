@@ -19,6 +19,10 @@ def mesh(**options):
     return sw.Mesh(dp=2, tp=2, engine="torch", **options)
 
 
+def begin():
+    return World.current().size
+
+
 # -- one rank goes another way ---------------------------------------------------------------------------------------
 
 

@@ -96,9 +96,9 @@ print(sorted(set(sw.torch.__all__) & {"shard_module", "to_dtensor"}), sw.torch i
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "shardwright.torch needs PyTorch, which is not installed. Run: pip install 'shardwright[torch]'.",
+        "shardwright.torch needs torch, which is not installed. Run: pip install 'shardwright[torch]'.",
         "shardwright.ttnn needs torch, which is not installed. Run: pip install 'shardwright[torch]'.",
-        "shardwright.torch needs PyTorch, which is not installed. Run: pip install 'shardwright[torch]'.",
+        "shardwright.torch needs torch, which is not installed. Run: pip install 'shardwright[torch]'.",
         "['shard_module', 'to_dtensor'] True",
     ]
     assert not {"torch", "ttnn"} & set(sw.__all__)

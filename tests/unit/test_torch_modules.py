@@ -67,7 +67,7 @@ def test_placements_and_shardings_are_converted_both_ways(sharding, placements):
 
 def test_every_order_of_axes_comes_back():
     for sizes in itertools.product((2, 3, 4), repeat=3):
-        mesh = sw.Mesh(sizes, tuple("xyz"))
+        mesh = sw.Mesh(sizes, ("x", "y", "z"))
         for count in range(4):
             for axes in itertools.permutations("xyz", count):
                 sharding = Sharding(mesh, P(None, axes))
@@ -182,7 +182,7 @@ def test_arrays_without_torch_tensors_are_refused():
         sw.torch.to_dtensor(x)
     with pytest.raises(ArrayError, match="to_dtensor takes an Array; got Tensor"):
         sw.torch.to_dtensor(torch.ones(2))
-    with pytest.raises(ArrayError, match=r"from_dtensor takes a DTensor; got Tensor. Use sw.shard"):
+    with pytest.raises(ArrayError, match=r"from_dtensor takes a DTensor; got Tensor\. Use sw.shard"):
         sw.torch.from_dtensor(torch.ones(2))
 
 
@@ -190,19 +190,20 @@ def test_arrays_without_torch_tensors_are_refused():
 
 
 @pytest.mark.parametrize(
-    "pattern", ["layers/0/weight", r"layers\.0\.weight", "layers.0.weight", r"^[^/]+/\d/w", r"^[^.]+\.\d\.w.*0?"]
+    "pattern",
+    ["layers/0/weight", r"layers\.0\.weight", "layers.0.weight", r"^[^/]+/0/w", r"^[^.]+\.0\.w"],
 )
 def test_patterns_match_names_with_dots_or_slashes(pattern):
     found = specs(TreePathShardingRule((pattern, P("x", "y")), (".*", P())), Tied())
     assert found["layers.0.weight"] == P("x", "y")
-    assert found["embed.weight"] == found["layers.0.bias"].__class__(None, None)
+    assert found["embed.weight"] == P(None, None)
 
 
 def test_one_level_is_one_level_in_either_spelling():
     module = Tied()
     for pattern in (r"^[^/]+/weight$", r"^[^.]+\.weight$"):
         found = specs(TreePathShardingRule((pattern, P("x")), strict=False), module)
-        assert [name for name, spec in found.items() if spec[0]] == ["embed.weight", "out.weight"]
+        assert [name for name, spec in found.items() if spec and spec[0]] == ["embed.weight", "out.weight"]
 
 
 def test_a_rule_is_not_changed_by_being_used_on_a_module():
@@ -255,7 +256,7 @@ def test_errors_of_rules(rule, text):
 
 
 def test_lazy_modules_are_refused():
-    with pytest.raises(ShardingError, match=r"'weight': a lazy parameter has no shape yet. Run the module once"):
+    with pytest.raises(ShardingError, match=r"'weight': a lazy parameter has no shape yet\. Run the module once"):
         match_sharding_rule(P(), torch.nn.LazyLinear(3), SQUARE)
     with pytest.raises(ShardingError, match="'running_mean': a lazy parameter has no shape yet"):
         match_sharding_rule(P(), torch.nn.LazyBatchNorm1d(affine=False), SQUARE)
@@ -294,7 +295,7 @@ def test_tied_names_need_one_sharding():
 
 def test_partial_and_meta_parameters_are_refused():
     linear = torch.nn.Linear(2, 2)
-    with pytest.raises(ShardingError, match=r"'weight' would be partial along x. A parameter is split or replicated"):
+    with pytest.raises(ShardingError, match=r"'weight' would be partial along x\. A parameter is split or replicated"):
         shard_module(linear, SQUARE, Sharding(SQUARE, partial="x"))
     with pytest.raises(ShardingError, match=r"'weight' is on the meta device .* Initialise the module first"):
         shard_module(linear.to("meta"), SQUARE, P("x"))

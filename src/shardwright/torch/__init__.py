@@ -10,7 +10,7 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise ModuleNotFoundError(
-        "shardwright.torch needs PyTorch, which is not installed. Run: pip install 'shardwright[torch]'.", name="torch"
+        "shardwright.torch needs torch, which is not installed. Run: pip install 'shardwright[torch]'.", name="torch"
     ) from error
 
 from shardwright.torch.arrays import from_dtensor, to_dtensor

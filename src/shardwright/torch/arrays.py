@@ -30,7 +30,7 @@ def to_dtensor(x: Array) -> DTensor:
     whole_numbers = not local.is_floating_point() and not local.is_complex()
     if x.sharding.partial and whole_numbers and (local.dtype is torch.bool or x.sharding.reduction == "average"):
         raise ArrayError(
-            f"{x.summary()} has a pending {x.sharding.reduction} of {local.dtype}, which torch computes differently. "
+            f"{x.sharding} has a pending {x.sharding.reduction}, which torch computes differently for {local.dtype}. "
             f"Reduce it first: x.reshard({x.sharding.spec})."
         )
     device_mesh = to_device_mesh(x.mesh, local.device.type)
@@ -42,9 +42,9 @@ def to_dtensor(x: Array) -> DTensor:
 def from_dtensor(tensor: DTensor, mesh: Mesh | None = None) -> Array:
     """The array that shares this process's shard of a DTensor.
 
-    `mesh` names the axes anew or has links; it must have the same devices. By default it is `from_device_mesh` of the
-    DTensor's. Gradients don't flow through arrays. A DTensor made by from_local without shape= from uneven shards has
-    another shape on each process, in torch too: give it shape= and stride=.
+    `mesh` names the axes anew or has links; it must have engine="torch" and the same devices. By default it is
+    `from_device_mesh` of the DTensor's. Gradients don't flow through arrays. A DTensor made by from_local without
+    shape= from uneven shards has another shape on each process, in torch too: give it shape= and stride=.
     """
     if not isinstance(tensor, DTensor):
         raise ArrayError(
@@ -57,6 +57,10 @@ def from_dtensor(tensor: DTensor, mesh: Mesh | None = None) -> Array:
         raise ArrayError(
             f"{mesh} has the device ids {mesh.ids().tolist()}, but the DTensor is on ranks {ranks.tolist()}. Give a mesh "
             f"of the same shape with the same ids, or none."
+        )
+    if mesh.engine != "torch":
+        raise ArrayError(
+            f"{mesh} is for the engine {mesh.engine!r}, which can't hold a DTensor's shards. Give engine='torch'."
         )
     shape = tuple(tensor.shape)
     layout = layout_of(from_placements(mesh, tensor.placements, shape), shape)

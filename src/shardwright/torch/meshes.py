@@ -56,6 +56,8 @@ def to_device_mesh(mesh: Mesh, device_type: str | None = None) -> DeviceMesh:
     kind = device_type or ("cuda" if "nccl" in dist.get_backend() else "cpu")
     group, known = _known.get((mesh, kind), (None, None))
     if known is None or group is not dist.group.WORLD:
+        if group is not None:
+            _known.clear()  # of a process group that was destroyed
         known = DeviceMesh(kind, torch.from_numpy(mesh.ids()), mesh_dim_names=mesh.axis_names)
         _known[mesh, kind] = dist.group.WORLD, known
     return known
@@ -72,7 +74,7 @@ def from_device_mesh(
     if not isinstance(device_mesh, DeviceMesh):
         raise MeshError(f"from_device_mesh takes a DeviceMesh; got {type(device_mesh).__name__}.")
     ranks = device_mesh.mesh
-    names = device_mesh.mesh_dim_names if axis_names is None else tuple(axis_names)
+    names = device_mesh.mesh_dim_names if axis_names is None else axis_names
     if names is None:
         raise MeshError(
             f"The axes of a Mesh have names, and this DeviceMesh of shape {tuple(ranks.shape)} has none. Pass "

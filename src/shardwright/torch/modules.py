@@ -111,12 +111,12 @@ def match_sharding_rule(
     None for entries that are not tensors. See `shard_module` for how names are matched.
     """
     tensors: Mapping[str, Any] = _tensors(module) if isinstance(module, torch.nn.Module) else module
-    tree = {_path(name): tensor for name, tensor in tensors.items() if is_array(tensor)}
-    for path, tensor in tree.items():
+    for name, tensor in tensors.items():
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise ShardingError(
-                f"match_sharding_rule, {path!r}: a lazy parameter has no shape yet. Run the module once on an input first."
+                f"match_sharding_rule, {name!r}: a lazy parameter has no shape yet. Run the module once on an input first."
             )
+    tree = {_path(name): tensor for name, tensor in tensors.items() if is_array(tensor)}
     if isinstance(rule, Mapping):
         rule = {_path(name): entry for name, entry in rule.items()}
     found = dict(zip(tree, resolved(_for_names(rule), tree, mesh, "match_sharding_rule"), strict=True))
