@@ -54,12 +54,12 @@ class Lowered:
         traced, output = self._traced(jit, leaves, types, given, names)
         self._output = output
         self.program: Program = lower(traced, placed, self._out_shardings)
-        self.layouts = [None if node.type.local else layout(node) for node in self.program.inputs]
         constants = list(self.program.constants.items())
-        self.constants = [layout(node) for node, _ in constants]
         self.captured = captured(jit.function, [array for _, array in constants])
         self._results = [None if node.type.local else layout(node) for node in self.program.outputs]
         self.code, self.nodes = code_of(self.program, [node for node, _ in constants])
+        count = len(self.program.inputs)
+        self.layouts, self.constants = list(self.code.layouts[:count]), self.code.layouts[count:]
         engine = engine_named(mesh.engine)
         engine.check(mesh)
         if engine.processes > 1:  # before the first collective: one of a different program would wait for ever

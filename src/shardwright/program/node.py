@@ -302,6 +302,12 @@ class Graph:
             self.shared += 1
         return node
 
+    def input(self, number: int, kind: Type) -> Node:
+        """The node of an argument; each is asked for once, so there is nothing to look up."""
+        node = Node(self._count, Input(number), (), (kind,), "")
+        self._count += 1
+        return node
+
     def pick(self, node: Node, index: int) -> Node:
         """One result of a node with several."""
         if len(node.types) == 1:
@@ -310,7 +316,7 @@ class Graph:
 
     @property
     def made(self) -> Iterable[Node]:
-        """Every node there is."""
+        """Every node but the inputs."""
         return self._made.values()
 
 

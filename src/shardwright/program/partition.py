@@ -25,7 +25,6 @@ from shardwright.program.node import (
     Constant,
     Constrain,
     Graph,
-    Input,
     Loop,
     Node,
     Pick,
@@ -67,8 +66,8 @@ class Partitioner:
         for at, node in enumerate(self.program.inputs):
             kind = node.type
             if kind.local is None:
-                kind = kind._replace(sharding=given[node].for_shape(kind.shape))
-            self.made[node] = self.graph.add(Input(at), (), (kind,))
+                kind = Type(kind.shape, kind.dtype, given[node].for_shape(kind.shape))
+            self.made[node] = self.graph.input(at, kind)
         for node in self.program.nodes:
             if node not in self.made:
                 self.made[node] = self._lowered(node)

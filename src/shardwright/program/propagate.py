@@ -101,10 +101,12 @@ class Propagation:
         self._taken: dict[tuple[AxesByDim, int, Axes], Axes] = {}
         nodes = list(program.nodes if order is None else order)
         for node in nodes:
+            kind = node.type
             said = node.what.sharding if isinstance(node.what, Constrain) else None
-            known = fixed.get(node) or node.type.sharding or said
-            self.dims[node] = ((),) * len(node.type.shape)
-            if known is not None:
+            known = fixed.get(node) or kind.sharding or said
+            if known is None:
+                self.dims[node] = ((),) * len(kind.shape)
+            else:
                 self.closed.add(node)
                 self.dims[node] = tuple(known.dims)
                 axes = [a for axes in known.dims for a in axes]
