@@ -57,6 +57,7 @@ class Lowered:
         constants = list(self.program.constants.items())
         self.captured = captured(jit.function, [array for _, array in constants])
         self._results = [None if node.type.local else layout(node) for node in self.program.outputs]
+        self._only = self._results[0] if self._single else None  # the layout of a result that is one array
         self.code, self.nodes = code_of(self.program, [node for node, _ in constants])
         count = len(self.program.inputs)
         self.layouts, self.constants = list(self.code.layouts[:count]), self.code.layouts[count:]
@@ -105,8 +106,8 @@ class Lowered:
                 filled[at] = array
             return unflatten(tree, filled)
 
-        single = len(fixed) == 1 and places == [0] and tree.is_leaf()
-        return program, (lambda arrays: arrays[0]) if single else rebuilt
+        self._single = len(fixed) == 1 and places == [0] and tree.is_leaf()
+        return program, (lambda arrays: arrays[0]) if self._single else rebuilt
 
     def arrays(self) -> list[Array] | None:
         """The arrays from outside, as they are now; None if the function must be traced anew to know."""
@@ -118,6 +119,8 @@ class Lowered:
         that there were then."""
         known = [array.array for array in self.captured] if outside is None else outside
         made = self._run(*self.data(leaves, known))
+        if self._only is not None:
+            return Array.of(self._only, made[0])
         return self._output(
             [PerDevice.of(d) if out is None else Array.of(out, d) for out, d in zip(self._results, made, strict=True)]
         )
@@ -131,7 +134,8 @@ class Lowered:
                     data[at] = leaves[at].data
         else:
             data = [_placed(leaves[at], wanted) for at, wanted in zip(self._arrays, self.layouts, strict=True)]
-        data += [_placed(array, wanted) for array, wanted in zip(outside, self.constants, strict=True)]
+        if outside:
+            data += [_placed(array, wanted) for array, wanted in zip(outside, self.constants, strict=True)]
         return data
 
     def explain(self) -> Explanation:
