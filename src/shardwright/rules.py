@@ -202,9 +202,11 @@ def resolved(rule: Any, tree: Any, mesh: Mesh, what: str) -> list[Sharding | Non
 def _for_all(rule: Any, tree: Any, mesh: Mesh, what: str, lead: str) -> list[Sharding | None]:
     """One rule for all leaves of a tree."""
     leaves = flatten(tree)[0]
+    if rule is None:
+        return [None] * len(leaves)
     if isinstance(rule, ShardingRule):
         specs: Sequence[P | Sharding | None] = rule.specs(tree, mesh)
-    elif rule is None or isinstance(rule, P | Sharding):
+    elif isinstance(rule, P | Sharding):
         specs = [rule if is_array(leaf) else None for leaf in leaves]
     else:
         raise ShardingError(f"{what}: got {rule!r}. Give a P, a Sharding, a rule, None, or a tree of them.")

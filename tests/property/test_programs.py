@@ -13,8 +13,8 @@ from helpers import assert_same, held_by
 from programs import programs
 from shardwright import collectives as c
 from shardwright.errors import CollectiveError
-from shardwright.program import Propagation, Type, compiled, lower, received, trace
-from shardwright.program.passes import Rewriter, fused, peak_bytes, reduced_once, scheduled, shortened
+from shardwright.program import Propagation, Type, compiled, lower, peak_bytes, received, trace
+from shardwright.program.passes import Rewriter, fused, reduced_once, scheduled, shortened
 from shardwright.program.run import layout
 from strategies import axis_lists, host_arrays, meshes, shapes, shardings
 

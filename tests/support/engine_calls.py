@@ -7,6 +7,7 @@ import numpy as np
 
 import shardwright as sw
 from shardwright import P
+from shardwright.engines.torch.processes import World
 
 HOST = np.arange(24.0).reshape(6, 4)
 

@@ -12,8 +12,8 @@ from helpers import assert_same
 from shardwright import P, nn
 from shardwright.engines import engine_named
 from shardwright.errors import ProgramError
-from shardwright.program import Type, agree, compiled, lower, received, trace
-from shardwright.program.passes import Rewriter, fused, peak_bytes, reduced_once, scheduled, shortened
+from shardwright.program import Type, agree, compiled, lower, peak_bytes, received, trace
+from shardwright.program.passes import Rewriter, fused, reduced_once, scheduled, shortened
 from shardwright.sharding import layout_of
 
 MESH = sw.Mesh(data=2, model=4)

@@ -94,6 +94,9 @@ def _product(
     same_a, same_b, same = (o == sorted(o) for o in (order_a, order_b, order))
     narrow = call.dtypes[0] if call.dtypes[0] == call.dtypes[1] else None
     transpose, matmul = xp.transpose, xp.matmul
+    in_order = same_a and same_b and same and None not in (*la, *lb, *wanted)
+    if in_order and all(len(group) == 1 for group in (*lead, rows, inner, cols)) and _is_native(call.dtypes):
+        return matmul  # a dim for each group: nothing to reshape
 
     def product(x: Data, y: Data) -> Data:
         left = (x if same_a else transpose(x, order_a)).reshape(shape_a)
@@ -104,6 +107,11 @@ def _product(
         return result if same else transpose(result, order)
 
     return product
+
+
+def _is_native(dtypes: Sequence[Any]) -> bool:
+    """Whether NumPy multiplies arrays of these dtypes without changing to a wider one."""
+    return all(dtype.kind in "biufc" for dtype in dtypes)
 
 
 def einsum(xp: Any, arrays: list[Data], labels: list[list[Label]], wanted: list[Label]) -> Data:

@@ -89,8 +89,8 @@ class SJIT:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         last, traced = self._last, current_trace() is not None
         leaves: list[Any] = []
-        wrapped, named = self._wrapped(args, kwargs)
-        if traced or last is None or not last.fits((args, kwargs), leaves, self._around()):
+        if traced or last is None or not last.fits(args, kwargs, leaves, self._around()):
+            wrapped, named = self._wrapped(args, kwargs)
             leaves, structure = flatten((wrapped, named))
             if traced:
                 return self._inlined(leaves, structure, wrapped, named)
@@ -98,7 +98,7 @@ class SJIT:
         lowered = last.lowered
         outside = lowered.arrays() if lowered.captured else ()
         if outside is None:
-            lowered = self._traced_anew(last, leaves, wrapped, named)
+            lowered = self._traced_anew(last, leaves, *self._wrapped(args, kwargs))
             outside = [known.array for known in lowered.captured]
         result = lowered(leaves, outside)
         if self._donated:
@@ -122,7 +122,7 @@ class SJIT:
             self._mind_numbers(leaves, structure)
             found = Lowered(self, args, kwargs, self._mesh(leaves))
             self._cache.put(key, found)
-        self._last = _Seen(key, found, leaves, (args, kwargs), around)
+        self._last = _Seen(key, found, leaves, args, kwargs, around)
         return self._last
 
     def _traced_anew(self, last: "_Seen", leaves: Sequence[Any], args: Any, kwargs: Any) -> Lowered:
@@ -337,18 +337,23 @@ MOST_OBJECTS = 4096  # whose methods' programs are kept
 class _Seen:
     """The last call: what it was called with, and its program."""
 
-    __slots__ = ("around", "dtypes", "key", "layouts", "lowered", "skeleton")
+    __slots__ = ("around", "dtypes", "key", "layouts", "lowered", "named", "positional")
 
-    def __init__(self, key: Any, lowered: Lowered, leaves: Sequence[Any], tree: Any, around: tuple[Any, ...]) -> None:
+    def __init__(
+        self, key: Any, lowered: Lowered, leaves: Sequence[Any], args: Any, kwargs: Any, around: tuple[Any, ...]
+    ) -> None:
         self.key, self.lowered, self.around = key, lowered, around
         plain = lowered.in_place and all(type(leaf) is Array for leaf in leaves)
-        self.skeleton = skeleton_of(tree) if plain else None
+        self.positional = skeleton_of(args) if plain else None
+        self.named = skeleton_of(kwargs) if plain else None
         self.layouts = [leaf._layout for leaf in leaves] if plain else []
         self.dtypes = [leaf._dtype for leaf in leaves] if plain else []
 
-    def fits(self, tree: Any, leaves: list[Any], around: tuple[Any, ...]) -> bool:
+    def fits(self, args: Any, kwargs: Any, leaves: list[Any], around: tuple[Any, ...]) -> bool:
         """Whether a call is of the same kind, and its leaves; only for calls on arrays alone, and cheaper than a key."""
-        if self.skeleton is None or around != self.around or not leaves_like(self.skeleton, tree, leaves):
+        if self.positional is None or self.named is None or around != self.around:
+            return False
+        if not leaves_like(self.positional, args, leaves) or not leaves_like(self.named, kwargs, leaves):
             return False
         try:
             return [x._layout for x in leaves] == self.layouts and [x._dtype for x in leaves] == self.dtypes

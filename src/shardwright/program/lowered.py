@@ -53,12 +53,13 @@ class Lowered:
         traced, output = self._traced(jit, leaves, types, given, names)
         self._output = output
         self.program: Program = lower(traced, placed, self._out_shardings)
-        self.layouts = [None if node.type.local else layout(node) for node in self.program.inputs]
         constants = list(self.program.constants.items())
-        self.constants = [layout(node) for node, _ in constants]
         self.captured = captured(jit.function, [array for _, array in constants])
         self._results = [None if node.type.local else layout(node) for node in self.program.outputs]
+        self._only = self._results[0] if self._single else None  # the layout of a result that is one array
         self.code, self.nodes = code_of(self.program, [node for node, _ in constants])
+        count = len(self.program.inputs)
+        self.layouts, self.constants = list(self.code.layouts[:count]), self.code.layouts[count:]
         self._run: Callable[..., Any] | None = None  # made when it first runs: explaining needs no engine
         # Where all arguments are arrays that already lie where the program wants them, a call only looks at these.
         plain = len(self._arrays) == len(leaves) and all(type(leaf) is Array for leaf in leaves)
@@ -100,8 +101,8 @@ class Lowered:
                 filled[at] = array
             return unflatten(tree, filled)
 
-        single = len(fixed) == 1 and places == [0] and tree.is_leaf()
-        return program, (lambda arrays: arrays[0]) if single else rebuilt
+        self._single = len(fixed) == 1 and places == [0] and tree.is_leaf()
+        return program, (lambda arrays: arrays[0]) if self._single else rebuilt
 
     def arrays(self) -> list[Array] | None:
         """The arrays from outside, as they are now; None if the function must be traced anew to know."""
@@ -113,6 +114,8 @@ class Lowered:
         that there were then."""
         known = [array.array for array in self.captured] if outside is None else outside
         made = (self._run or self._ready())(*self.data(leaves, known))
+        if self._only is not None:
+            return Array.of(self._only, made[0])
         return self._output(
             [PerDevice.of(d) if out is None else Array.of(out, d) for out, d in zip(self._results, made, strict=True)]
         )
@@ -137,7 +140,8 @@ class Lowered:
                     data[at] = leaves[at].data
         else:
             data = [_placed(leaves[at], wanted) for at, wanted in zip(self._arrays, self.layouts, strict=True)]
-        data += [_placed(array, wanted) for array, wanted in zip(outside, self.constants, strict=True)]
+        if outside:
+            data += [_placed(array, wanted) for array, wanted in zip(outside, self.constants, strict=True)]
         return data
 
     def explain(self) -> Explanation:

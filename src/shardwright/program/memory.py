@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from shardwright.plan import Regroup
 from shardwright.program.node import Cond, Constant, Input, Loop, Node, Pick, Program, Rounds, Type, programs_in
 
-Value = tuple[Node, int]  # a node, and which of its results
-
 
 class Memory(NamedTuple):
     """Bytes of the busiest device: the most at a time, and for each node before it runs and at most while it runs."""
@@ -23,34 +21,44 @@ class Memory(NamedTuple):
 
 
 class Lifetimes:
-    """Which values are still to be read, as the nodes of a program run one after the other."""
+    """Which values are still to be read, as the nodes of a program run one after the other. Values are numbered."""
 
     def __init__(self, program: Program) -> None:
-        own = [*program.inputs, *program.constants]
-        self.reads: dict[Node, tuple[Value, ...]] = {}
-        self.makes: dict[Node, tuple[Value, ...]] = {}
-        self.left: dict[Value, int] = {}
-        self.bytes: dict[Value, int] = {}
+        first: dict[Node, int] = {}  # the number of a node's first result
         sizes: dict[Type, int] = {}  # programs have few types
+        self.bytes: list[int] = []
+        self.reads: dict[Node, Sequence[int]] = {}
+        self.makes: dict[Node, Sequence[int]] = {}
         for node in program.nodes:
-            idle = isinstance(node.what, Pick | Regroup | Input | Constant)
-            reads = self.reads[node] = () if idle else tuple({_value(x) for x in node.nodes})
-            makes = self.makes[node] = () if idle else tuple([(node, which) for which in range(len(node.types))])
-            for value, kind in zip(makes, node.types, strict=False):
+            self.reads[node] = self.makes[node] = ()
+            if isinstance(node.what, Pick):
+                first[node] = first[node.nodes[0]] + node.what.which
+                continue
+            if isinstance(node.what, Regroup):
+                first[node] = first[node.nodes[0]]
+                continue
+            start = first[node] = len(self.bytes)
+            for kind in node.types:
                 size = sizes.get(kind)
                 if size is None:
                     size = sizes[kind] = kind.local_bytes
-                self.left[value], self.bytes[value] = 0, size
+                self.bytes.append(size)
+            if not isinstance(node.what, Input | Constant):
+                self.reads[node] = tuple({first[x] for x in node.nodes})
+                self.makes[node] = range(start, len(self.bytes))
+        own = {*program.inputs, *program.constants}
+        self._counts = [0] * len(self.bytes)
+        for reads in self.reads.values():
             for value in reads:
-                self.left[value] = self.left.get(value, 0) + 1
+                self._counts[value] += 1
         for node in {*own, *program.outputs}:  # never read for the last time
-            self.left[_value(node)] = self.left.get(_value(node), 0) + 1
-        for node in own:
-            size = sizes.get(node.type)
-            if size is None:
-                size = sizes[node.type] = node.type.local_bytes
-            self.bytes[node, 0] = size
-        self.at_first = sum(self.bytes[node, 0] for node in {*own})
+            self._counts[first[node]] += 1
+        self._at_first = sum([self.bytes[first[node]] for node in own])
+        self.restart()
+
+    def restart(self) -> None:
+        """Nothing has run yet."""
+        self.left = self._counts.copy()
 
     def growth(self, node: Node) -> int:
         """By how much more is held after a node than before."""
@@ -68,18 +76,22 @@ class Lifetimes:
         for value in self.reads[node]:
             self.left[value] -= 1
 
+    def memory(self, order: Sequence[Node]) -> Memory:
+        """What a device holds as all nodes run in an order."""
+        self.restart()
+        held = self._at_first
+        before, during = [], []
+        for node in order:
+            before.append(held)
+            during.append(held + max(sum([self.bytes[value] for value in self.makes[node]]), _inside(node.what)))
+            held += self.growth(node)
+            self.run(node)
+        return Memory(max(during, default=held), before, during)
+
 
 def peak_bytes(program: Program, order: Sequence[Node]) -> Memory:
     """What a device holds as the nodes run in an order; those of loops and choices include what their programs hold."""
-    lives = Lifetimes(program)
-    held = lives.at_first
-    before, during = [], []
-    for node in order:
-        before.append(held)
-        during.append(held + max(sum([lives.bytes[value] for value in lives.makes[node]]), _inside(node.what)))
-        held += lives.growth(node)
-        lives.run(node)
-    return Memory(max(during, default=held), before, during)
+    return Lifetimes(program).memory(order)
 
 
 def beside(what: Any, part: Program) -> int:
@@ -111,13 +123,6 @@ def _inside(what: Any) -> int:
         )
         most = max(most, state + rows + 2 * what.rounds * collected)
     return most
-
-
-def _value(node: Node) -> Value:
-    """What a node stands for as an operand; a pick is a result of the node before it, a regrouped tensor that tensor."""
-    while isinstance(node.what, Regroup):
-        (node,) = node.nodes
-    return (node.nodes[0], node.what.which) if isinstance(node.what, Pick) else (node, 0)
 
 
 def _bytes(nodes: Sequence[Node]) -> int:

@@ -8,6 +8,8 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,7 +130,7 @@ class Compute:
         """The kernel's name."""
         return self.local.name
 
-    @property
+    @cached_property
     def key(self) -> Any:
         """What is equal for equal computations."""
         return self.name, tuple(self.attrs.items())
@@ -236,7 +238,7 @@ class Node:
     ) -> None:
         self.number, self.what, self.inputs = number, what, inputs
         self.types, self.source, self.plan = types, source, plan
-        self.nodes: tuple[Node, ...] = tuple(x for x in inputs if isinstance(x, Node))  # the operands that are nodes
+        self.nodes: tuple[Node, ...] = tuple([x for x in inputs if isinstance(x, Node)])  # the operands that are nodes
 
     @property
     def op(self) -> str:
@@ -288,7 +290,7 @@ class Graph:
         plan: OperationPlan | None = None,
     ) -> Node:
         """The node of a payload on operands."""
-        operands = tuple(id(x) if isinstance(x, Node) else (type(x), repr(x)) for x in inputs)
+        operands = tuple([id(x) if isinstance(x, Node) else (type(x), repr(x)) for x in inputs])
         kinds = tuple(types)
         full = (getattr(what, "key", what), operands, kinds)
         node = self._made.get(full)
@@ -300,6 +302,12 @@ class Graph:
             self.shared += 1
         return node
 
+    def input(self, number: int, kind: Type) -> Node:
+        """The node of an argument; each is asked for once, so there is nothing to look up."""
+        node = Node(self._count, Input(number), (), (kind,), "")
+        self._count += 1
+        return node
+
     def pick(self, node: Node, index: int) -> Node:
         """One result of a node with several."""
         if len(node.types) == 1:
@@ -308,7 +316,7 @@ class Graph:
 
     @property
     def made(self) -> Iterable[Node]:
-        """Every node there is."""
+        """Every node but the inputs."""
         return self._made.values()
 
 
@@ -413,14 +421,14 @@ def _value(value: Any, full: bool) -> str:
 
 def reachable(outputs: Iterable[Node], inputs: Iterable[Node] = ()) -> tuple[Node, ...]:
     """The nodes that outputs need, and all inputs, in the order they were made: operands before users."""
-    seen: set[Node] = set(inputs)
+    seen: set[Node] = set(inputs)  # which have no operands
     stack = [*outputs]
     while stack:
         node = stack.pop()
-        if node not in seen or node in inputs:
+        if node not in seen:
             seen.add(node)
-            stack += [x for x in node.nodes if x not in seen]
-    return tuple(sorted(seen, key=lambda node: node.number))
+            stack.extend(node.nodes)
+    return tuple(sorted(seen, key=attrgetter("number")))
 
 
 def agree(fingerprints: Sequence[Sequence[str]]) -> None:

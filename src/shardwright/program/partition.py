@@ -1,7 +1,7 @@
 """Partitioning: every operation becomes local computations on shards, and everything that moves an explicit step."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardwright.eager import mind_gathers
 from shardwright.errors import ProgramError
@@ -25,7 +25,6 @@ from shardwright.program.node import (
     Constant,
     Constrain,
     Graph,
-    Input,
     Loop,
     Node,
     Pick,
@@ -39,6 +38,16 @@ from shardwright.program.propagate import Propagation
 from shardwright.sharding import Layout, Sharding, layout_of
 
 
+class Part(NamedTuple):
+    """One node of an operation's plan, its operands by slots."""
+
+    what: Any
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    types: tuple[Type, ...]
+    plan: OperationPlan | None
+
+
 class Partitioner:
     """Makes the nodes of a partitioned program, in which every value has a sharding."""
 
@@ -49,6 +58,7 @@ class Partitioner:
         self.made: dict[Node, Node] = {}
         self.notes: list[str] = []
         self.origins: dict[Node, dict[str, str]] = {}
+        self._parts: dict[OperationPlan, list[Part]] = {}
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Sharding | None]) -> Program:
         """The partitioned program, its inputs and outputs as given; outputs left open are never partial."""
@@ -56,8 +66,8 @@ class Partitioner:
         for at, node in enumerate(self.program.inputs):
             kind = node.type
             if kind.local is None:
-                kind = kind._replace(sharding=given[node].for_shape(kind.shape))
-            self.made[node] = self.graph.add(Input(at), (), (kind,))
+                kind = Type(kind.shape, kind.dtype, given[node].for_shape(kind.shape))
+            self.made[node] = self.graph.input(at, kind)
         for node in self.program.nodes:
             if node not in self.made:
                 self.made[node] = self._lowered(node)
@@ -130,37 +140,49 @@ class Partitioner:
             ]
         steps = iter(plan.moves)
         placed = [stepped(self.graph, x, next(steps), node.source) if isinstance(x, Node) else x for x in operands]
-        made = emitted(self.graph, plan, placed, node.source)
+        made = self._emitted(plan, placed, node.source)
         sharding = made.types[0].sharding
         if len(made.types) == 1 and sharding is not None and sharding.partial and self._shared(node):
             target = wanted[0] or sharding.replace(partial=())
             return moved(self.graph, made, target, node.source)  # once for all who read it
         return made
 
+    def _emitted(self, plan: OperationPlan, operands: Sequence[Any], source: str) -> Node:
+        """The nodes of an operation whose operands are in place; the last one, which has the results."""
+        parts = self._parts.get(plan)
+        if parts is None:
+            parts = self._parts[plan] = _parts(plan)
+        values: dict[Slot, Any] = {Slot(at): x for at, x in enumerate(operands)}
+        node: Node | None = None
+        for what, inputs, outputs, types, owner in parts:
+            node = self.graph.add(what, [values[slot] for slot in inputs], types, source, owner)
+            for at, slot in enumerate(outputs):
+                values[slot] = self.graph.pick(node, at)
+        if node is None:  # rows that lie where they are read
+            made: Node = values[plan.outputs[0]]
+            return made
+        return node
+
     def _shared(self, node: Node) -> bool:
         """Whether several steps read a value."""
         return len(self.users[node]) + self.program.outputs.count(node) > 1
 
 
-def emitted(graph: Graph, plan: OperationPlan, operands: Sequence[Any], source: str) -> Node:
-    """The nodes of an operation whose operands are in place; the last one, which has the results."""
-    values: dict[Slot, Any] = {Slot(at): x for at, x in enumerate(operands)}
-    node: Node | None = None
+def _parts(plan: OperationPlan) -> list[Part]:
+    """The nodes of an operation, whatever its operands."""
+    dtypes = {Slot(at): kind[1] for at, kind in enumerate(plan.kinds) if isinstance(kind, tuple)}
+    parts = []
     for at, (what, inputs, outputs, _) in enumerate(plan.instructions):
         owner = plan if at + 1 == len(plan.instructions) else None
-        given = [values[slot] for slot in inputs]
         if isinstance(what, Local):
             types = [_type(layout, dtype) for layout, dtype in zip(what.results, what.call.result_dtypes, strict=True)]
-            attrs = plan.attrs if what.name == plan.op.name else what.call.attrs
-            node = graph.add(Compute(what, attrs), given, types, source, owner)
+            payload: Any = Compute(what, plan.attrs if what.name == plan.op.name else what.call.attrs)
         else:
-            types = [_type(what.there, given[0].type.dtype)]
-            node = graph.add(what, given, types, source, owner)
-        values.update((slot, graph.pick(node, i)) for i, slot in enumerate(outputs))
-    if node is None:  # rows that lie where they are read
-        made: Node = values[plan.outputs[0]]
-        return made
-    return node
+            types = [_type(what.there, dtypes[inputs[0]])]
+            payload = what
+        dtypes.update(zip(outputs, [kind.dtype for kind in types], strict=True))
+        parts.append(Part(payload, inputs, outputs, tuple(types), owner))
+    return parts
 
 
 def _type(layout: Layout, dtype: Any) -> Type:

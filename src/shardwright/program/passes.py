@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardwright.plan import Fused, LocalStep, Reduce, Step, move_steps, plan_operation
-from shardwright.program.memory import Lifetimes, peak_bytes
+from shardwright.program.memory import Lifetimes
 from shardwright.program.node import Compute, Constant, Graph, Input, Node, Pick, Program, Type, last_move
 from shardwright.program.partition import stepped
 from shardwright.sharding import Sharding, layout_of
@@ -170,8 +170,9 @@ def _in_levels(program: Program, depth: Mapping[Node, int]) -> list[Node]:
 
 def scheduled(program: Program) -> Program:
     """The order of least peak memory: as written, or by taking at each point what frees most, whichever is lower."""
-    other = _greedy(program)
-    if tuple(other) == program.nodes or peak_bytes(program, other).peak >= peak_bytes(program, program.nodes).peak:
+    lives = Lifetimes(program)
+    other = _greedy(program, lives)
+    if tuple(other) == program.nodes or lives.memory(other).peak >= lives.memory(program.nodes).peak:
         return program
     result = Program(program.mesh, program.inputs, program.outputs, program.names, program.constants, other)
     result.notes, result.origins = program.notes, program.origins
@@ -179,11 +180,11 @@ def scheduled(program: Program) -> Program:
     return result
 
 
-def _greedy(program: Program) -> list[Node]:
+def _greedy(program: Program, lives: Lifetimes) -> list[Node]:
     """Of the nodes that are ready, always the one after which least is held; equals in the order written."""
-    users, lives = program.users, Lifetimes(program)
+    users = program.users
     waits = {node: len(set(node.nodes)) for node in program.nodes}
-    readers: dict[Any, list[Node]] = {}
+    readers: dict[int, list[Node]] = {}
     for node in program.nodes:
         for value in lives.reads[node]:
             readers.setdefault(value, []).append(node)
@@ -220,22 +221,28 @@ def _greedy(program: Program) -> list[Node]:
     return order
 
 
-def _may_change(node: Node) -> bool:
-    """Whether a rewriting pass could look twice at a node: a move of a moved value, or a sum of reduced ones."""
+def _moves_again(node: Node) -> bool:
+    """Whether `shortened` could apply: a move of a moved value."""
     move = last_move(node)
-    if move:
-        return bool(last_move(move[-1].nodes[0]))
+    return bool(move) and bool(last_move(move[-1].nodes[0]))
+
+
+def _adds_reduced(node: Node) -> bool:
+    """Whether `reduced_once` could apply: a sum of reduced values."""
     return node.op in REDUCING and len(node.nodes) == 2 and all(map(_is_all_reduce, node.nodes))
 
 
 def optimised(program: Program) -> Program:
     """All passes, the rewriting ones until nothing changes."""
     for _ in range(8):
-        if not any(map(_may_change, program.nodes)):
-            break
-        before = len(program.nodes), sum(map(received, program.nodes))
-        program = Rewriter(program).run(shortened)
-        program = Rewriter(program).run(reduced_once)
-        if (len(program.nodes), sum(map(received, program.nodes))) == before:
+        before = program
+        for rule, applies in ((shortened, _moves_again), (reduced_once, _adds_reduced)):
+            if any(map(applies, program.nodes)):
+                program = Rewriter(program).run(rule)
+        if program is before or _measure(program) == _measure(before):
             break
     return scheduled(fused(program))
+
+
+def _measure(program: Program) -> tuple[int, int]:
+    return len(program.nodes), sum(map(received, program.nodes))

@@ -8,7 +8,8 @@ larger tensor's proposal wins; equal ones are settled by the names of their axes
 order of nodes. What is taken is never given back: the rounds end.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from shardwright.mesh import Mesh, overlap
@@ -18,6 +19,7 @@ from shardwright.program.node import Apply, Constrain, Node, Pick, Program, Sett
 from shardwright.sharding import P, Sharding
 
 Axes = tuple[str, ...]
+AxesByDim = tuple[Axes, ...]
 
 
 class Proposal(NamedTuple):
@@ -30,30 +32,88 @@ class Proposal(NamedTuple):
     sizes: tuple[int, ...]  # of the tensor that each axis comes from
 
 
+class Extension(NamedTuple):
+    """That a value of an operation split a dim by axes that another one has; both by number."""
+
+    value: int
+    dim: int
+    axes: Axes
+    giver: int
+    last: str  # the giver's last axis along the factor
+
+
+class Operation:
+    """A rule on values of known sizes: what it proposes for the axes that they have.
+
+    Programs repeat operations, and layers have the same shardings, so answers are kept.
+    """
+
+    def __init__(self, rule: Rule, mesh: Mesh, dims: tuple[Dims, ...], values: tuple[Node, ...]) -> None:
+        self.rule, self.mesh, self.dims = rule, mesh, dims
+        self.shapes = [value.type.shape for value in values]
+        self.sizes = [_bytes(value) for value in values]
+        self._known: dict[tuple[AxesByDim, ...], list[Extension]] = {}
+
+    def extensions(self, axes: tuple[AxesByDim, ...]) -> list[Extension]:
+        """For each factor the longest list of axes that a value has, as proposals for the others."""
+        known = self._known.get(axes)
+        if known is None:
+            known = self._known[axes] = self._extensions(axes)
+        return known
+
+    def _extensions(self, axes_by_value: tuple[AxesByDim, ...]) -> list[Extension]:
+        rule, mesh = self.rule, self.mesh
+        homed = [
+            homes(rule, dims, mesh, axes, shape)
+            for dims, axes, shape in zip(self.dims, axes_by_value, self.shapes, strict=True)
+        ]
+        best: dict[str, tuple[int, int, Axes, int]] = {}  # factor -> the strongest of (-length, -bytes, axes, value)
+        for at, home in enumerate(homed):
+            for factor, axes in home.items():
+                if axes and factor not in rule.whole:
+                    strength = (-len(axes), -self.sizes[at], axes, at)
+                    best[factor] = min(best.get(factor, strength), strength)
+        result = []
+        for at, (home, dims, shape) in enumerate(zip(homed, self.dims, self.shapes, strict=True)):
+            for d, dim in enumerate(dims):
+                for factor in dim:  # one factor at a time, beside what the value has
+                    if factor not in best or best[factor][2] == home.get(factor, ()):
+                        continue
+                    _, _, axes, giver = best[factor]
+                    made = dims_of(mesh, (dim,), {**home, factor: axes}, rule.sizes)
+                    if made is not None and mesh.axis_size(made[0]) <= shape[d]:
+                        result.append(Extension(at, d, made[0], giver, axes[-1]))
+        return result
+
+
 class Propagation:
     """Where every value of a program is to lie, and why."""
 
     def __init__(self, program: Program, fixed: Mapping[Node, Sharding], order: Iterable[Node] | None = None) -> None:
         self.program, self.mesh = program, program.mesh
-        self.dims: dict[Node, list[Axes]] = {}
+        self.dims: dict[Node, AxesByDim] = {}
         self.closed: set[Node] = set()
         self.origins: dict[Node, dict[str, str]] = {}
         self.conflicts: dict[Node, list[str]] = {}
         self._from: dict[Node, dict[str, int]] = {}  # for each value and axis the bytes of the tensor it comes from
-        self.nodes = list(program.nodes if order is None else order)
         self._names = dict(zip(program.inputs, program.names, strict=True))
-        for node in self.nodes:
+        self._shardings: dict[AxesByDim, Sharding] = {}
+        self._taken: dict[tuple[AxesByDim, int, Axes], Axes] = {}
+        nodes = list(program.nodes if order is None else order)
+        for node in nodes:
+            kind = node.type
             said = node.what.sharding if isinstance(node.what, Constrain) else None
-            known = fixed.get(node) or node.type.sharding or said
-            self.dims[node] = [()] * len(node.type.shape)
-            if known is not None:
+            known = fixed.get(node) or kind.sharding or said
+            if known is None:
+                self.dims[node] = ((),) * len(kind.shape)
+            else:
                 self.closed.add(node)
-                self.dims[node] = [tuple(axes) for axes in known.dims]
+                self.dims[node] = tuple(known.dims)
                 axes = [a for axes in known.dims for a in axes]
                 self.origins[node] = dict.fromkeys(axes, self._named(node))
                 self._from[node] = dict.fromkeys(axes, _bytes(node))
-        self._known_rules: dict[Node, list[tuple[Rule, list[tuple[Node, Dims]]]]] = {}
-        self._sizes: dict[Node, int] = {}
+        self._operations: dict[Node, tuple[Operation, tuple[Node, ...]]] = {}
+        self._find_operations(nodes)
         self._run()
 
     def _named(self, node: Node) -> str:
@@ -61,146 +121,128 @@ class Propagation:
             return self._names[node]
         return f"{node.title} at {short_source(node.source)}" if node.source else node.title
 
+    def _find_operations(self, nodes: Iterable[Node]) -> None:
+        alike: dict[tuple[Rule, int, tuple[int, ...]], Operation] = {}
+        for node in nodes:
+            found = _rule_of(node)
+            if found is None:
+                continue
+            rule, result, values = found
+            key = (rule, result, tuple([value.type.dtype.itemsize for value in values]))
+            operation = alike.get(key)
+            if operation is None:
+                dims = rule.inputs if result < 0 else (*rule.inputs, rule.outputs[result])
+                operation = alike[key] = Operation(rule, self.mesh, dims, values)
+            self._operations[node] = operation, values
+
     def wanted(self, node: Node) -> Sharding | None:
         """Where a value is to lie; None where nothing says so."""
         dims = self.dims[node]
-        return Sharding(self.mesh, P(*dims)) if any(dims) or node in self.closed else None
+        if not any(dims) and node not in self.closed:
+            return None
+        known = self._shardings.get(dims)
+        if known is None:
+            known = self._shardings[dims] = Sharding(self.mesh, P(*dims))
+        return known
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        users = self.program.users
-        near = {node: (node, *node.nodes, *users[node]) for node in self.nodes}
+        users, operations = self.program.users, self._operations
+        near = {node: [n for n in (node, *node.nodes, *users[node]) if n in operations] for node in self.dims}
         for least in sorted({size for some in self._from.values() for size in some.values()}, reverse=True):
-            active = {n for node, some in self._from.items() if least in some.values() for n in near[node]}
-            while active:
-                proposals: dict[Node, list[Proposal]] = {}
-                for node in active:
-                    for value, proposal in self._proposed(node, least):
-                        proposals.setdefault(value, []).append(proposal)
-                changed = [value for value, some in proposals.items() if self._take(value, sorted(set(some)))]
-                active = {n for value in changed for n in near[value]}
+            changed = [node for node, some in self._from.items() if least in some.values()]
+            while changed:
+                proposals: dict[Node, set[Proposal]] = {}
+                for node in dict.fromkeys([node for value in changed for node in near[value]]):
+                    self._propose(node, least, proposals)
+                changed = [value for value, some in proposals.items() if self._take(value, sorted(some))]
 
-    def _flowing(self, value: Node, least: int) -> list[Axes]:
+    def _flowing(self, value: Node, least: int) -> AxesByDim:
         """The axes of a value that come from tensors large enough for now: per dim those before the first that does not."""
         known = self._from.get(value)
-        if known is None or min(known.values(), default=least) >= least:
+        if not known or min(known.values()) >= least:
             return self.dims[value]
         result = []
         for axes in self.dims[value]:
             count = next((i for i, axis in enumerate(axes) if known[axis] < least), len(axes))
             result.append(axes[:count])
-        return result
+        return tuple(result)
 
-    def _proposed(self, node: Node, least: int) -> Iterator[tuple[Node, Proposal]]:
-        """What an operation proposes for its operands and results."""
-        known = self._known_rules.get(node)
-        if known is None:
-            known = self._known_rules[node] = list(self._rules(node))
-        for rule, values in known:
-            homed = [
-                (value, dims, homes(rule, dims, self.mesh, self._flowing(value, least), value.type.shape))
-                for value, dims in values
-            ]
-            best: dict[str, tuple[int, Axes, Node]] = {}
-            for value, _, home in homed:
-                for factor, axes in home.items():
-                    if not axes or factor in rule.whole:
-                        continue
-                    weight = -self._size(value)
-                    longest = best.get(factor)
-                    if longest is None or (-len(axes), weight, axes) < (-len(longest[1]), longest[0], longest[1]):
-                        best[factor] = (weight, axes, value)
-            for value, dims, home in homed:
-                if value in self.closed or all(home.get(factor, ()) == axes for factor, (_, axes, _) in best.items()):
-                    continue
-                yield from self._extensions(rule, node, value, dims, home, best)
+    def _propose(self, node: Node, least: int, proposals: dict[Node, set[Proposal]]) -> None:
+        """Adds what an operation proposes for its operands and results."""
+        operation, values = self._operations[node]
+        for at, dim, axes, by, last in operation.extensions(tuple([self._flowing(value, least) for value in values])):
+            value, giver = values[at], values[by]
+            if value not in self.closed:
+                origin = self.origins.get(giver, {}).get(last, node.title)
+                sizes = tuple([self._size_of(giver, value, axis, operation.sizes[by]) for axis in axes])
+                proposal = Proposal(-operation.sizes[by], axes, dim, origin, sizes)
+                proposals.setdefault(value, set()).add(proposal)
 
-    def _extensions(
-        self,
-        rule: Rule,
-        node: Node,
-        value: Node,
-        dims: Dims,
-        home: Mapping[str, Axes],
-        best: Mapping[str, tuple[int, Axes, Node]],
-    ) -> Iterator[tuple[Node, Proposal]]:
-        """Each factor's best axes, as proposals for one value: one factor at a time, beside what the value has."""
-        for at, dim in enumerate(dims):
-            for factor in dim:
-                if factor not in best or best[factor][1] == home.get(factor, ()):
-                    continue
-                weight, axes, giver = best[factor]
-                made = dims_of(self.mesh, (dim,), {**home, factor: axes}, rule.sizes)
-                if made is not None and self.mesh.axis_size(made[0]) <= value.type.shape[at]:
-                    sizes = tuple(self._size_of(giver, value, axis) for axis in made[0])
-                    origin = self.origins.get(giver, {}).get(axes[-1], node.title)
-                    yield value, Proposal(weight, tuple(made[0]), at, origin, sizes)
-
-    def _size(self, value: Node) -> int:
-        size = self._sizes.get(value)
-        if size is None:
-            size = self._sizes[value] = _bytes(value)
-        return size
-
-    def _size_of(self, giver: Node, value: Node, axis: str) -> int:
+    def _size_of(self, giver: Node, value: Node, axis: str, default: int) -> int:
         """The bytes of the tensor that an axis comes from; of a piece of an axis, that of the axis."""
         for node in (giver, value):
-            for known, size in self._from.get(node, {}).items():
-                if known == axis or _overlaps(self.mesh, axis, (known,)):
+            known = self._from.get(node, {})
+            if axis in known:
+                return known[axis]
+            for other, size in known.items():
+                if _overlaps(self.mesh, axis, (other,)):
                     return size
-        return _bytes(giver)
-
-    def _rules(self, node: Node) -> Iterator[tuple[Rule, list[tuple[Node, Dims]]]]:
-        """A node's rule with the values it speaks of; results of several are their picks."""
-        if isinstance(node.what, Constrain | Settle):
-            names = [f"d{i}" for i in range(len(node.type.shape))]
-            dims = tuple((name,) for name in names)
-            sizes = dict(zip(names, node.type.shape, strict=True))
-            yield Rule((dims,), (dims,), sizes), [(node.nodes[0], dims), (node, dims)]
-        elif isinstance(node.what, Apply):
-            rule = node.what.rule
-            values = list(zip(node.nodes, rule.inputs, strict=True))
-            if len(node.types) == 1:
-                values.append((node, rule.outputs[0]))
-            yield rule, values
-        elif isinstance(node.what, Pick) and isinstance(node.nodes[0].what, Apply):
-            several, rule = node.nodes[0], node.nodes[0].what.rule
-            values = list(zip(several.nodes, rule.inputs, strict=True))
-            yield rule, [*values, (node, rule.outputs[node.what.which])]
+        return default
 
     def _take(self, value: Node, proposals: list[Proposal]) -> bool:
         """Take the proposals that extend what a value has, strongest first."""
-        changed = False
+        before = self.dims[value]
         for proposal in proposals:
-            old = self.dims[value][proposal.dim]
-            wanted = next(
-                (proposal.axes[:n] for n in range(len(proposal.axes), len(old), -1) if self._fits(value, proposal, n)),
-                old,
-            )
+            dims, dim = self.dims[value], proposal.dim
+            old, wanted = dims[dim], self._extended(dims, dim, proposal.axes)
             if wanted != old:
                 sizes = dict(zip(wanted, proposal.sizes, strict=False))
-                self.dims[value][proposal.dim] = wanted
+                self.dims[value] = (*dims[:dim], wanted, *dims[dim + 1 :])
                 self.origins.setdefault(value, {}).update(dict.fromkeys(wanted[len(old) :], proposal.origin))
                 self._from.setdefault(value, {}).update({a: sizes[a] for a in wanted[len(old) :]})
-                changed = True
             if wanted[: len(proposal.axes)] != proposal.axes:
-                text = (
-                    f"dim {proposal.dim} is {_shown(wanted)}, not {_shown(proposal.axes)} as {proposal.origin} has it"
-                )
+                text = f"dim {dim} is {_shown(wanted)}, not {_shown(proposal.axes)} as {proposal.origin} has it"
                 known = self.conflicts.setdefault(value, [])
                 if text not in known:
                     known.append(text)
-        return changed
+        return self.dims[value] is not before
 
-    def _fits(self, value: Node, proposal: Proposal, count: int) -> bool:
-        """Whether the first of a proposal's axes extend what a value has."""
-        old, axes = self.dims[value][proposal.dim], proposal.axes[:count]
-        if axes[: len(old)] != old:
-            return False
-        used = [a for some in self.dims[value] for a in some]
-        added = axes[len(old) :]
+    def _extended(self, dims: AxesByDim, dim: int, axes: Axes) -> Axes:
+        """What a dim has after it took as many of the axes as fit beside those of all dims."""
+        key = (dims, dim, axes)
+        known = self._taken.get(key)
+        if known is None:
+            old = dims[dim]
+            counts = range(len(axes), len(old), -1) if axes[: len(old)] == old else ()
+            used = [a for some in dims for a in some]
+            known = next((axes[:n] for n in counts if self._fits(used, axes[len(old) : n])), old)
+            self._taken[key] = known
+        return known
+
+    def _fits(self, used: list[str], added: Axes) -> bool:
         return not any(_overlaps(self.mesh, a, used) for a in added) and self.mesh.share_a_cut((*used, *added))
+
+
+def _rule_of(node: Node) -> tuple[Rule, int, tuple[Node, ...]] | None:
+    """A node's rule, the number of the result that it has (-1 if it has several, which are its picks), and the values that
+    the rule speaks of: operands, then the result."""
+    what = node.what
+    if isinstance(what, Apply):
+        return (what.rule, 0, (*node.nodes, node)) if len(node.types) == 1 else (what.rule, -1, node.nodes)
+    if isinstance(what, Constrain | Settle):
+        return _same(node.type.shape), 0, (node.nodes[0], node)
+    if isinstance(what, Pick) and isinstance(node.nodes[0].what, Apply):
+        return node.nodes[0].what.rule, what.which, (*node.nodes[0].nodes, node)
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _same(shape: tuple[int, ...]) -> Rule:
+    """The rule of a result that lies as its operand."""
+    dims = tuple([(f"d{i}",) for i in range(len(shape))])
+    return Rule((dims,), (dims,), {f"d{i}": n for i, n in enumerate(shape)})
 
 
 def _shown(axes: Axes) -> str:

@@ -26,7 +26,7 @@ def code_of(program: Program, constants: Sequence[Node] | None = None) -> tuple[
 
     def filled(node: Node) -> tuple[Slot, ...]:
         nonlocal count
-        made = tuple(Slot(count + at) for at in range(len(node.types)))
+        made = tuple([Slot(count + at) for at in range(len(node.types))])
         count += len(node.types)
         return made
 

@@ -162,7 +162,7 @@ class Trace:
 
     def input(self, number: int, kind: Type) -> Any:
         """A new input: an array, or a tensor per device."""
-        node = self.graph.add(Input(number), (), (kind,))
+        node = self.graph.input(number, kind)
         if kind.local is not None:
             return LocalTrace(self).value(node, self.mesh.axis_names)
         return self.value(node)
