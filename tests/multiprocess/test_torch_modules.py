@@ -4,7 +4,6 @@ import copy
 import itertools
 import math
 import os
-import socket
 
 import numpy as np
 import pytest
@@ -398,26 +397,17 @@ def test_what_a_rule_gives_none_for_is_left(pool):
     assert pool.run(untouched) == [("Tensor", "DTensor")] * 4
 
 
-def from_variables(port):
-    """The process group ends and a new one is made from torchrun's variables when it is needed."""
-    rank, old = dist.get_rank(), sw.torch.to_device_mesh(SQUARE)
-    dist.barrier()
-    dist.destroy_process_group()
+def from_variables():
+    """A process group is made from torchrun's variables when it is needed."""
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    kept = {name: os.environ.pop(name) for name in names}
     module = torch.nn.Linear(4, 4)
-    alone = sw.torch.shard_module(module, SQUARE, P("x"))["weight"]  # without a group
-    os.environ.update(RANK=str(rank), WORLD_SIZE="4", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    try:
-        sw.torch.shard_module(module, SQUARE, P("x"))
-    finally:
-        for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-            del os.environ[name]
-    assert (dist.get_rank(), dist.get_backend()) == (rank, "gloo")
-    assert sw.torch.to_device_mesh(SQUARE) is not old
+    alone = sw.torch.shard_module(module, sw.Mesh(x=2), P("x"))["weight"]  # without a group
+    os.environ.update(kept)
+    sw.torch.shard_module(module, sw.Mesh(x=2), P("x"))
+    assert (dist.get_rank(), dist.get_backend()) == (int(kept["RANK"]), "gloo")
     return type(alone).__name__, tuple(module.weight.to_local().shape), tuple(module.weight.full_tensor().shape)
 
 
-def test_torchruns_variables_make_the_process_group(pool):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    assert pool.run(from_variables, port) == [("Array", (2, 4), (4, 4))] * 4
+def test_torchruns_variables_make_the_process_group():
+    assert sw.launch(from_variables, processes=2, timeout=120) == [("Array", (2, 4), (4, 4))] * 2

@@ -1,6 +1,5 @@
 """`Mesh` and torch's `DeviceMesh`: device ids are ranks. The process group is found, or made from torchrun's variables."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,26 +8,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from shardwright.engines.torch.processes import has_group
 from shardwright.errors import EngineError, MeshError
 from shardwright.mesh import Mesh
 
-TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
 _known: dict[tuple[Mesh, str], tuple[Any, DeviceMesh]] = {}  # with the process group that each was made in
-
-
-def has_group() -> bool:
-    """Whether this process belongs to a process group; under torchrun the group is made if there is none yet."""
-    if not dist.is_available():
-        return False
-    if dist.is_initialized():
-        return True
-    if not all(name in os.environ for name in TORCHRUN):
-        return False
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", os.environ["RANK"])) % torch.cuda.device_count())
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    return True
 
 
 def to_device_mesh(mesh: Mesh, device_type: str | None = None) -> DeviceMesh:

@@ -13,11 +13,12 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from shardwright.arrays import Array, shard
+from shardwright.engines.torch.processes import has_group
 from shardwright.errors import ArrayError, MeshError, ShardingError, ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.rules import TreePathShardingRule, is_array, resolved
 from shardwright.sharding import Sharding, layout_of
-from shardwright.torch.meshes import check_ascending, from_device_mesh, has_group, own_place, to_device_mesh
+from shardwright.torch.meshes import check_ascending, from_device_mesh, own_place, to_device_mesh
 from shardwright.torch.placements import from_placements, to_placements
 
 

@@ -27,6 +27,15 @@ def is_distributed() -> bool:
     return dist.is_available() and (dist.is_initialized() or all(name in os.environ for name in VARIABLES))
 
 
+def has_group() -> bool:
+    """Whether this process belongs to a process group; under torchrun the group is made if there is none yet."""
+    if not is_distributed():
+        return False
+    if not dist.is_initialized():
+        _initialise(default_timeout())
+    return True
+
+
 def default_timeout() -> float:
     """Seconds that processes wait for one another, unless a mesh says otherwise."""
     text = os.environ.get("SHARDWRIGHT_TIMEOUT", "")
@@ -40,16 +49,11 @@ def default_timeout() -> float:
 
 
 class Group(NamedTuple):
-    """A process group, and its members in the mesh's order: torch sorts them by rank."""
+    """A process group whose members are in the mesh's order."""
 
-    handle: Any  # a torch.distributed.ProcessGroup
-    ranks: tuple[int, ...]  # in the mesh's order
-    order: tuple[int, ...]  # for each of them its position in the process group
-
-    @property
-    def is_sorted(self) -> bool:
-        """Whether torch's order is the mesh's."""
-        return self.order == tuple(range(len(self.order)))
+    handle: Any  # a torch.distributed.ProcessGroupGloo or ProcessGroupNCCL
+    ranks: tuple[int, ...]
+    own: int  # the position of this process
 
 
 class World:
@@ -63,11 +67,11 @@ class World:
             _initialise(timeout)
         self.rank, self.size, self.timeout = dist.get_rank(), dist.get_world_size(), timeout
         self._groups: dict[tuple[tuple[int, ...], str], Group] = {}
-        self._handles: dict[tuple[tuple[int, ...], str], Any] = {}  # by sorted ranks: making one takes milliseconds
         store: Any = dist.distributed_c10d._get_default_store()
+        self._store = store
         self.calls = Calls()
         self.reports = Reports(store.clone(), self.rank, self.size, self.calls)
-        self.control = self._new(tuple(range(self.size)), "gloo")
+        self.control = self._new(tuple(range(self.size)), "gloo", "control")
         self.reports.start()
         atexit.register(self._ended, made)
 
@@ -90,17 +94,18 @@ class World:
         backend = "nccl" if device.startswith("cuda") else "gloo"
         found = self._groups.get((ranks, backend))
         if found is None:
-            found = self._groups[ranks, backend] = self._new(ranks, backend)
+            found = self._groups[ranks, backend] = self._new(ranks, backend, backend)
         return found
 
-    def _new(self, ranks: tuple[int, ...], backend: str) -> Group:
-        members = tuple(sorted(ranks))
-        if (members, backend) not in self._handles:
-            wait = timedelta(seconds=self.timeout)
-            self._handles[members, backend] = dist.new_group(
-                list(members), timeout=wait, backend=backend, use_local_synchronization=True
-            )
-        return Group(self._handles[members, backend], ranks, tuple(members.index(rank) for rank in ranks))
+    def _new(self, ranks: tuple[int, ...], backend: str, name: str) -> Group:
+        """A new group. `dist.new_group` would sort the ranks, and names groups by how many a process has made before."""
+        store = dist.distributed_c10d.PrefixStore(f"shardwright/{name}/{'-'.join(map(str, ranks))}", self._store)
+        own, wait = ranks.index(self.rank), timedelta(seconds=self.timeout)
+        if backend == "gloo":
+            return Group(dist.ProcessGroupGloo(store, own, len(ranks), wait), ranks, own)
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = wait
+        return Group(dist.ProcessGroupNCCL(store, own, len(ranks), options), ranks, own)
 
     def check(self, mesh: Mesh) -> None:
         """Refuse a mesh of other devices than there are processes."""
@@ -139,5 +144,7 @@ def _initialise(timeout: float) -> None:
         )
     if os.environ["MASTER_ADDR"] in LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", os.environ["RANK"])) % torch.cuda.device_count())
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout))

@@ -20,8 +20,6 @@ TRAVELS = frozenset((torch.uint8, torch.int8, torch.int32, torch.int64, torch.fl
 _FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 _INTEGERS = frozenset((torch.uint8, torch.int8, torch.int32, torch.int64))
 
-_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name from torch 2.13 on
-
 # What gloo and NCCL combine as NumPy does. Maxima of floats are not here: they lose NaNs.
 NATIVE: dict[str, tuple[Any, frozenset[torch.dtype]]] = {
     "sum": (dist.ReduceOp.SUM, _FLOATS | _INTEGERS),
@@ -34,26 +32,26 @@ NATIVE: dict[str, tuple[Any, frozenset[torch.dtype]]] = {
 def exchange(group: Group, sends: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
     """What each member sends to this process, flat. `sends` has a flat tensor for each member, `sizes` how much each sends."""
     dtype, device = sends[0].dtype, sends[0].device
-    count = len(group.ranks)
-    at = group.order if group.is_sorted else tuple(group.order.index(i) for i in range(count))
-    given = torch.cat([sends[member] for member in at])
+    given = torch.cat(list(sends))
     taken = torch.empty(sum(sizes), dtype=dtype, device=device)
     width = 1 if dtype in TRAVELS else dtype.itemsize
-    raw = [x if width == 1 and dtype in TRAVELS else x.view(torch.uint8) for x in (taken, given)]
-    incoming, outgoing = [sizes[m] * width for m in at], [sends[m].numel() * width for m in at]
-    dist.all_to_all_single(raw[0], raw[1], incoming, outgoing, group=group.handle)
-    pieces = torch.split(taken, [sizes[member] for member in at])
-    return [pieces[group.order[member]] for member in range(count)]
+    incoming, outgoing = [n * width for n in sizes], [x.numel() * width for x in sends]
+    work = group.handle.alltoall_base(_raw(taken), _raw(given), incoming, outgoing, dist.AllToAllOptions())
+    work.wait()
+    return list(torch.split(taken, list(sizes)))
 
 
 def all_gather(group: Group, tensor: Tensor) -> Tensor:
-    """The tensors of all members, of one shape, along a new first dim, in the group's order."""
+    """The tensors of all members, of one shape, along a new first dim."""
     flat = tensor.contiguous().reshape(-1)
     made = torch.empty((len(group.ranks), flat.numel()), dtype=tensor.dtype, device=tensor.device)
-    raw = (made, flat) if tensor.dtype in TRAVELS else (made.view(torch.uint8), flat.view(torch.uint8))
-    _gather(raw[0].view(-1), raw[1], group=group.handle)
-    made = made.reshape(len(group.ranks), *tensor.shape)
-    return made if group.is_sorted else made[list(group.order)]
+    group.handle._allgather_base(_raw(made).view(-1), _raw(flat)).wait()
+    return made.reshape(len(group.ranks), *tensor.shape)
+
+
+def _raw(tensor: Tensor) -> Tensor:
+    """A contiguous tensor as the backend takes it: what it refuses goes as bytes."""
+    return tensor if tensor.dtype in TRAVELS else tensor.view(torch.uint8)
 
 
 def all_reduce(group: Group, tensor: Tensor, op: str, combine: Combine) -> Tensor:
@@ -61,7 +59,9 @@ def all_reduce(group: Group, tensor: Tensor, op: str, combine: Combine) -> Tenso
     native, dtypes = NATIVE.get(op, (None, frozenset()))
     if tensor.dtype in dtypes:
         made = tensor.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(made, native, group=group.handle)
+        options = dist.AllreduceOptions()
+        options.reduceOp = native
+        group.handle.allreduce([made], options).wait()
         return made
     flat = tensor.reshape(-1)
     bounds = list(sub_blocks(flat.numel(), len(group.ranks)))
@@ -72,7 +72,7 @@ def all_reduce(group: Group, tensor: Tensor, op: str, combine: Combine) -> Tenso
 
 def reduce_scatter(group: Group, chunks: Sequence[Tensor], combine: Combine) -> Tensor:
     """What the members' chunks for this process come to: chunk i belongs to member i, and is combined from i + 1 on around."""
-    own = group.ranks.index(dist.get_rank())
+    own = group.own
     shape, count = chunks[own].shape, len(chunks)
     parts = exchange(group, [chunk.reshape(-1) for chunk in chunks], [chunks[own].numel()] * count)
     total = parts[(own + 1) % count]
