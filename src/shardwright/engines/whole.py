@@ -191,32 +191,78 @@ def _sort(call: Call) -> Function:
     return sort
 
 
+# Twice the normal distribution beyond 2h, for h from 0 to `NEAR`, is close to 1 / (p(h)² + c)^8, which takes no exponential
+# (Abramowitz and Stegun 7.1.28 is of this form). The coefficients of p, innermost first, and c were found by nonlinear least
+# squares, with weights raised where the error is large until it is level: gelu's error is 4e-7 in float32, its relative
+# error 5e-6.
+CENTRE = (0.0043330225, -0.0069402747, 0.026190413, 0.1166645, 0.14816436, 0.67313043)
+CONSTANT = 0.54689576
+NEAR = 1.5
+
+
 def _gelu(call: Call) -> Function | None:
-    """Block by block, in float32."""
+    """Block by block, in float32; by the kernel's formula only where |x| / 2 is beyond `NEAR`, or all if that is often."""
     if call.dtypes[0] != np.float32:
         return None
-    lines: list[Line] = []
-    single = np.dtype(np.float32)
+    near, far = _gelu_near(), _gelu_far()
 
-    def line(function: Any, *inputs: Any) -> Value:
-        lines.append(Line(function, tuple(np.float32(x) if isinstance(x, float) else x for x in inputs), single))
-        return Value(len(lines))
+    def gelu(x: Data) -> Data:
+        flat = np.ascontiguousarray(x).reshape(-1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            made, beyond = near(flat)
+        rows = np.flatnonzero(beyond)
+        if len(rows) > flat.size // 8:
+            (made,) = far(flat)
+        elif len(rows):
+            (made[rows],) = far(flat[rows])
+        return made.reshape(x.shape)
 
-    x = Value(0)
-    size = line(np.minimum, line(np.abs, x), FARTHEST)
-    above, below = (_horner(line, some, size) for some in TAIL)
-    power = line(np.exp, line(np.multiply, line(np.multiply, size, size), -0.5))
-    tail = line(np.multiply, line(np.divide, above, below), power)
-    line(np.subtract, line(np.maximum, x, 0.0), line(np.multiply, size, tail))
-    run_blocks = blocked(1, lines, [len(lines)])
-    return lambda x: run_blocks(x if x.flags.c_contiguous else np.ascontiguousarray(x))[0]
+    return gelu
 
 
-def _horner(line: Function, coefficients: Sequence[float], z: Value) -> Value:
-    total = line(np.add, line(np.multiply, z, coefficients[0]), coefficients[1])
-    for coefficient in coefficients[2:]:
-        total = line(np.add, line(np.multiply, total, z), coefficient)
-    return total
+class _Lines(list[Line]):
+    """Lines in float32 on one array, `Value(0)`."""
+
+    def add(self, function: Any, *inputs: Any, dtype: Any = np.float32) -> Value:
+        """One more line; gives its value."""
+        scalars = (np.float32(x) if isinstance(x, float) else x for x in inputs)
+        self.append(Line(function, tuple(scalars), np.dtype(dtype)))
+        return Value(len(self))
+
+    def polynomial(self, coefficients: Sequence[float], z: Value) -> Value:
+        """The lines of a polynomial, innermost coefficient first."""
+        total = self.add(np.add, self.add(np.multiply, z, coefficients[0]), coefficients[1])
+        for coefficient in coefficients[2:]:
+            total = self.add(np.add, self.add(np.multiply, total, z), coefficient)
+        return total
+
+
+def _gelu_near() -> Function:
+    """Gives gelu up to `NEAR`, and which elements are beyond it."""
+    lines = _Lines()
+    add = lines.add
+    half = add(np.multiply, Value(0), 0.5)
+    size = add(np.abs, half)
+    beyond = add(np.greater, size, NEAR, dtype=bool)
+    power = lines.polynomial(CENTRE, size)
+    power = add(np.add, add(np.multiply, power, power), CONSTANT)
+    for _ in range(3):
+        power = add(np.multiply, power, power)
+    tail = add(np.divide, size, power)
+    value = add(np.subtract, add(np.add, half, size), tail)  # half of x and half of |x| are max(x, 0)
+    return blocked(1, lines, [value.number, beyond.number])
+
+
+def _gelu_far() -> Function:
+    """The kernel's formula."""
+    lines = _Lines()
+    add = lines.add
+    size = add(np.minimum, add(np.abs, Value(0)), FARTHEST)
+    above, below = (lines.polynomial(some, size) for some in TAIL)
+    power = add(np.exp, add(np.multiply, add(np.multiply, size, size), -0.5))
+    tail = add(np.multiply, add(np.divide, above, below), power)
+    value = add(np.subtract, add(np.maximum, Value(0), 0.0), add(np.multiply, size, tail))
+    return blocked(1, lines, [value.number])
 
 
 def _concat(call: Call) -> Function:
