@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Data = NDArray[Any]
-BLOCK = 16384  # elements: a few buffers of them stay in a core's cache
-LEAST = 4 * BLOCK  # elements of a tensor that is worth it
+BLOCK = 32768  # elements: a few buffers of them stay in a core's cache
+LEAST = 2 * BLOCK  # elements of a tensor that is worth it
 EXTREMA = (np.minimum, np.maximum)
 ARITHMETIC = (np.add, np.subtract, np.multiply, np.divide)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.engines.blocks import Line, Value, blocked
+from shardwright.engines.blocks import BLOCK, Line, Value, blocked
 from shardwright.kernels import PLAIN, Call, contraction, run
 from shardwright.kernels.elementwise import FARTHEST, TAIL
 from shardwright.mesh import Mesh
@@ -195,22 +195,20 @@ def _sort(call: Call) -> Function:
 # (Abramowitz and Stegun 7.1.28 is of this form). The coefficients of p, innermost first, and c were found by nonlinear least
 # squares, with weights raised where the error is large until it is level: gelu's error is 4e-7 in float32, its relative
 # error 5e-6.
-CENTRE = (0.0043330225, -0.0069402747, 0.026190413, 0.1166645, 0.14816436, 0.67313043)
-CONSTANT = 0.54689576
-NEAR = 1.5
+CENTRE = tuple(map(np.float32, (0.0043330225, -0.0069402747, 0.026190413, 0.1166645, 0.14816436, 0.67313043)))
+CONSTANT = np.float32(0.54689576)
+NEAR = np.float32(1.5)
 
 
 def _gelu(call: Call) -> Function | None:
-    """Block by block, in float32; by the kernel's formula only where |x| / 2 is beyond `NEAR`, or all if that is often."""
+    """Block by block, in float32; by the kernel's formula only where |x| / 2 is beyond `NEAR`."""
     if call.dtypes[0] != np.float32:
         return None
-    near, far = _gelu_near(), _gelu_far()
+    far = _gelu_far()
 
     def gelu(x: Data) -> Data:
         flat = np.ascontiguousarray(x).reshape(-1)
-        with np.errstate(over="ignore", invalid="ignore"):
-            made, beyond = near(flat)
-        rows = np.flatnonzero(beyond)
+        made, rows = _gelu_near(flat)
         if len(rows) > flat.size // 8:
             (made,) = far(flat)
         elif len(rows):
@@ -220,49 +218,61 @@ def _gelu(call: Call) -> Function | None:
     return gelu
 
 
-class _Lines(list[Line]):
-    """Lines in float32 on one array, `Value(0)`."""
-
-    def add(self, function: Any, *inputs: Any, dtype: Any = np.float32) -> Value:
-        """One more line; gives its value."""
-        scalars = (np.float32(x) if isinstance(x, float) else x for x in inputs)
-        self.append(Line(function, tuple(scalars), np.dtype(dtype)))
-        return Value(len(self))
-
-    def polynomial(self, coefficients: Sequence[float], z: Value) -> Value:
-        """The lines of a polynomial, innermost coefficient first."""
-        total = self.add(np.add, self.add(np.multiply, z, coefficients[0]), coefficients[1])
-        for coefficient in coefficients[2:]:
-            total = self.add(np.add, self.add(np.multiply, total, z), coefficient)
-        return total
-
-
-def _gelu_near() -> Function:
-    """Gives gelu up to `NEAR`, and which elements are beyond it."""
-    lines = _Lines()
-    add = lines.add
-    half = add(np.multiply, Value(0), 0.5)
-    size = add(np.abs, half)
-    beyond = add(np.greater, size, NEAR, dtype=bool)
-    power = lines.polynomial(CENTRE, size)
-    power = add(np.add, add(np.multiply, power, power), CONSTANT)
-    for _ in range(3):
-        power = add(np.multiply, power, power)
-    tail = add(np.divide, size, power)
-    value = add(np.subtract, add(np.add, half, size), tail)  # half of x and half of |x| are max(x, 0)
-    return blocked(1, lines, [value.number, beyond.number])
+def _gelu_near(x: Data) -> tuple[Data, Data]:
+    """gelu of the elements up to `NEAR`, and where the others are."""
+    made = np.empty_like(x)
+    size, power = np.empty((2, min(BLOCK, len(x))), np.float32)
+    beyond = np.empty(len(size), bool)
+    half, near, inner, *others, constant = (np.asarray(c) for c in (np.float32(0.5), NEAR, *CENTRE, CONSTANT))
+    multiply, add = np.multiply, np.add
+    rows = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(x), BLOCK):
+            block, result = x[start : start + BLOCK], made[start : start + BLOCK]
+            if len(block) < len(size):
+                size, power, beyond = size[: len(block)], power[: len(block)], beyond[: len(block)]
+            multiply(block, half, result)
+            np.abs(result, size)
+            np.greater(size, near, beyond)
+            rows.append(beyond.nonzero()[0] + start)
+            multiply(size, inner, power)
+            for coefficient in others[:-1]:
+                add(power, coefficient, power)
+                multiply(power, size, power)
+            add(power, others[-1], power)
+            multiply(power, power, power)
+            add(power, constant, power)
+            for _ in range(3):
+                multiply(power, power, power)
+            add(result, size, result)  # max(x, 0): half of x and half of |x|
+            np.divide(size, power, size)
+            np.subtract(result, size, result)
+    return made, np.concatenate(rows) if rows else np.empty(0, int)
 
 
 def _gelu_far() -> Function:
     """The kernel's formula."""
-    lines = _Lines()
-    add = lines.add
-    size = add(np.minimum, add(np.abs, Value(0)), FARTHEST)
-    above, below = (lines.polynomial(some, size) for some in TAIL)
-    power = add(np.exp, add(np.multiply, add(np.multiply, size, size), -0.5))
-    tail = add(np.multiply, add(np.divide, above, below), power)
-    value = add(np.subtract, add(np.maximum, Value(0), 0.0), add(np.multiply, size, tail))
-    return blocked(1, lines, [value.number])
+    lines: list[Line] = []
+
+    def line(function: Any, *inputs: Any) -> Value:
+        scalars = (np.float32(x) if isinstance(x, float) else x for x in inputs)
+        lines.append(Line(function, tuple(scalars), np.dtype(np.float32)))
+        return Value(len(lines))
+
+    x = Value(0)
+    size = line(np.minimum, line(np.abs, x), FARTHEST)
+    above, below = (_horner(line, some, size) for some in TAIL)
+    power = line(np.exp, line(np.multiply, line(np.multiply, size, size), -0.5))
+    tail = line(np.multiply, line(np.divide, above, below), power)
+    line(np.subtract, line(np.maximum, x, 0.0), line(np.multiply, size, tail))
+    return blocked(1, lines, [len(lines)])
+
+
+def _horner(line: Function, coefficients: Sequence[float], z: Value) -> Value:
+    total = line(np.add, line(np.multiply, z, coefficients[0]), coefficients[1])
+    for coefficient in coefficients[2:]:
+        total = line(np.add, line(np.multiply, total, z), coefficient)
+    return total
 
 
 def _concat(call: Call) -> Function:
