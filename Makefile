@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP_QUIET := --quiet --disable-pip-version-check
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo test lint types bench bench-memory clean
 
 demo: .venv-demo/.installed
 	.venv-demo/bin/shardwright demo
@@ -24,6 +24,9 @@ types: .venv/.installed
 
 bench: .venv/.installed
 	.venv/bin/python benchmarks/run.py
+
+bench-memory: .venv/.installed
+	.venv/bin/python benchmarks/memory.py
 
 clean:
 	rm -rf .venv .venv-demo

@@ -78,6 +78,22 @@ def test_gelu_is_accurate_in_the_middle_and_in_the_tail(dtype, size):
     assert odd[3:].tolist() == [0, most, 0]
 
 
+@pytest.mark.parametrize("spread", [0.5, 1.0, 1.3, 8.0])
+def test_gelu_of_large_arrays_is_the_kernel_whatever_part_lies_in_the_tail(spread):
+    from shardwright.kernels import NUMPY, elementwise
+
+    host = np.random.default_rng(0).standard_normal((300, 701), np.float32) * np.float32(spread)
+    edges = np.nextafter(np.float32([-3, -3, 3, 3]), np.float32([-4, 0, 0, 4]))
+    odd = np.float32([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-45, -1e-45, -1e-39, 3.4e38, -3.4e38, -3, 3, *edges])
+    host[7, : len(odd)] = odd
+    with np.errstate(all="raise", under="ignore"):
+        made = np.asarray(nn.gelu(sw.shard(host, MESH, P("data"))))
+        turned = np.asarray(nn.gelu(sw.shard(host.T, MESH, P("data"))))
+        exact = elementwise.gelu(NUMPY, host)
+    np.testing.assert_allclose(made, exact, rtol=1e-5, atol=3e-45)
+    np.testing.assert_array_equal(turned, made.T)
+
+
 def test_large_and_infinite_inputs_stay_finite():
     x = sw.shard(np.array([[-1e4, 1e4, 0.0, -np.inf]]), MESH, P(None, "model"))
     assert np.asarray(nn.sigmoid(x)).tolist() == [[0, 1, 0.5, 0]]

@@ -65,6 +65,22 @@ def test_other_options_kinds_and_patterns_have_tapes_of_their_own():
     assert nn.softmax(x).dtype == np.float64
 
 
+def test_arrays_of_one_integer_among_the_options_are_read_at_every_call():
+    host, one = np.arange(12.0).reshape(12, 1), sw.shard(np.arange(12.0).reshape(12, 1), MESH, P("data"))
+    for low, high, step in ((0, 3, 1), (2, 7, 1), (1, 11, 3), (11, 2, -2)):
+        with MESH:
+            a, b, c = (snp.asarray(n) for n in (low, high, step))
+            assert_same(one[a:b:c], host[low:high:step])
+            assert_same(one[a:b:c, 0], host[low:high:step, 0])
+            assert_same(one[a], host[low])
+            assert_same(snp.roll(one, a, axis=0), np.roll(host, low, axis=0))
+            made = snp.zeros_like(one)
+            made[a:b:c] = 1.0
+            expected = np.zeros_like(host)
+            expected[low:high:step] = 1.0
+            assert_same(made, expected)
+
+
 def test_errors_strictness_and_recording_are_as_without_tapes():
     _, (x, _, _) = arrays(64, 64)
     line = sw.shard(np.arange(64.0), MESH, P("data"))

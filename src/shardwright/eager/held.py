@@ -49,6 +49,7 @@ class Held:
     __slots__ = ("__weakref__", "_data", "_dtype", "_later", "_layout")
 
     traces: ClassVar[bool] = False  # whether its elements are unknown, because a program is being traced
+    reads: ClassVar[int] = 0  # how often a tensor was brought to the host
 
     _layout: Layout
     _data: Any
@@ -149,6 +150,7 @@ class Held:
 
     def host(self) -> NDArray[Any]:
         """The whole tensor on the host, reduced; may share memory with the shards."""
+        Held.reads += 1
         data, layout = self._reduced()
         return self._engine.whole(data, layout)
 

@@ -1,8 +1,9 @@
 """Tapes: a function of several operations that ran once for arrays of some kinds is played back for others of these kinds.
 
-The functions of a namespace look at shapes, dtypes and options, never at elements. So what they do is the same for all arrays
+The functions of a namespace look at shapes, dtypes and options, not at elements. So what they do is the same for all arrays
 of one layout and dtype: on engines that run an operation as one function of whole tensors, the first call records these
-functions, and later calls run them one after the other, with nothing else in between.
+functions, and later calls run them one after the other, with nothing else in between. A call that does look at elements
+(an array of one integer as a bound or a shift) is not kept.
 """
 
 import functools
@@ -20,7 +21,7 @@ _NOT_TAPED = object()  # in place of a tape, where playing back would not be the
 
 
 def taped(function: F) -> F:
-    """The function, played back where it has run for arrays of these kinds before; it must not look at elements."""
+    """The function, played back where it has run for arrays of these kinds before without looking at their elements."""
     tapes: Cache[Any, Any] = Cache(limit=4 * MIB, size=lambda tape: 2000)
 
     @functools.wraps(function)
@@ -116,9 +117,11 @@ def _snapshot(args: Sequence[Any]) -> list[Any]:
 def _recorded(function: Any, args: Any, kwargs: Any, arrays: Sequence[Held], tapes: Cache[Any, Any], key: Any) -> Any:
     """The function's result, and its tape if it can be played back."""
     seen: list[tuple[Ready, Sequence[Any], Any]] = []
+    before = Held.reads
     with watching(lambda ready, operands, made: seen.append((ready, list(operands), made))):
         result = function(*args, **kwargs)
-    tapes.put(key, _tape_of(seen, arrays, result) or _NOT_TAPED)
+    if Held.reads == before:
+        tapes.put(key, _tape_of(seen, arrays, result) or _NOT_TAPED)
     return result
 
 

@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Data = NDArray[Any]
-BLOCK = 16384  # elements: a few buffers of them stay in a core's cache
-LEAST = 4 * BLOCK  # elements of a tensor that is worth it
+BLOCK = 32768  # elements: a few buffers of them stay in a core's cache
+LEAST = 2 * BLOCK  # elements of a tensor that is worth it
+EXTREMA = (np.minimum, np.maximum)
+ARITHMETIC = (np.add, np.subtract, np.multiply, np.divide)
 
 
 class Line(NamedTuple):
@@ -64,7 +66,9 @@ def _loop(count: int, lines: Sequence[Line], outputs: Sequence[int], homes: dict
             else:
                 bound[f"c{at}_{place}"] = _scalar(line, x)
                 spelled.append(f"c{at}_{place}")
-        text.append(f"    f{at}({', '.join(spelled)}, out={names[count + at]})")
+        # By position is faster than by name; NumPy deprecates it for these two.
+        out = "out=" if line.function in EXTREMA else ""
+        text.append(f"    f{at}({', '.join(spelled)}, {out}{names[count + at]})")
     head = ["def loop(whole, flat, results, buffers):", *(f" b{i} = buffers[{i}]" for i in sorted(set(homes.values())))]
     source = "\n".join([*head, f" for start in range(0, whole, {BLOCK}):", *text])
     exec(compile(source, "<blocks>", "exec"), bound)  # our own text, names and calls only
@@ -73,8 +77,18 @@ def _loop(count: int, lines: Sequence[Line], outputs: Sequence[int], homes: dict
 
 
 def _scalar(line: Line, x: Any) -> Any:
-    """NumPy's maxima with scalars are four times slower than with arrays: a block of the scalar in its place."""
-    return np.full(BLOCK, x, line.dtype) if line.function in (np.minimum, np.maximum) else x
+    """A scalar in the form in which NumPy's loops are fastest.
+
+    Extrema with a scalar are four times slower than with an array: a block of the scalar. Arithmetic with a scalar looks for
+    its dtype at every call: an array without dims, unless the dtype can't hold it.
+    """
+    if line.function in EXTREMA:
+        return np.full(BLOCK, x, line.dtype)
+    if line.function in ARITHMETIC and line.dtype.kind in "fc":
+        with np.errstate(over="ignore"):
+            made = np.asarray(x, line.dtype)
+        return made if np.isfinite(made) else x
+    return x
 
 
 def _one_by_one(arrays: Sequence[Data], lines: Sequence[Line], outputs: Sequence[int]) -> tuple[Data, ...]:
@@ -93,9 +107,10 @@ def _assigned(
     homes: dict[int, int] = {}
     for at, line in enumerate(lines):
         number = count + at
-        # An operand that is read for the last time lends its buffer to the result: ufuncs may write where they read.
+        # An operand that is read for the last time lends its buffer to the result: ufuncs may write where they read, and
+        # that buffer is the one that is surely in the cache.
         done = {x.number for x in line.inputs if isinstance(x, Value) and last[x.number] == at and x.number in homes}
-        free += [homes[x] for x in done]
+        free[:0] = [homes[x] for x in done]
         if number in outputs:
             continue
         found = next((home for home in free if buffers[home] == line.dtype), None)

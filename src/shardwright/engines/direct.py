@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.engines.blocks import Line, Value, blocked
+from shardwright.engines.blocks import BLOCK, Line, Value, blocked
 from shardwright.kernels import PLAIN, Call, contraction
 from shardwright.kernels.elementwise import FARTHEST, TAIL
 from shardwright.ops import small_dtype
@@ -79,15 +79,73 @@ def _sort(call: Call) -> Function:
     return sort
 
 
+# Twice the normal distribution beyond 2h, for h from 0 to `NEAR`, is close to 1 / (p(h)² + c)^8, which takes no exponential
+# (Abramowitz and Stegun 7.1.28 is of this form). The coefficients of p, innermost first, and c were found by nonlinear least
+# squares, with weights raised where the error is large until it is level: gelu's error is 4e-7 in float32, its relative
+# error 5e-6.
+CENTRE = tuple(map(np.float32, (0.0043330225, -0.0069402747, 0.026190413, 0.1166645, 0.14816436, 0.67313043)))
+CONSTANT = np.float32(0.54689576)
+NEAR = np.float32(1.5)
+
+
 def _gelu(call: Call) -> Function | None:
-    """Block by block, in float32."""
+    """Block by block, in float32; by the kernel's formula where |x| / 2 is beyond `NEAR`, or everywhere if that is often."""
     if call.dtypes[0] != np.float32:
         return None
+    far = _gelu_far()
+
+    def gelu(x: Data) -> Data:
+        flat = np.ascontiguousarray(x).reshape(-1)
+        sample = flat[:: flat.size // 1024 + 1]
+        if np.count_nonzero(np.abs(sample) > 2 * NEAR) > len(sample) // 8:
+            (made,) = far(flat)
+        else:
+            made, rows = _gelu_near(flat)
+            (made[rows],) = far(flat[rows])
+        return made.reshape(x.shape)
+
+    return gelu
+
+
+def _gelu_near(x: Data) -> tuple[Data, Data]:
+    """gelu of the elements up to `NEAR`, and where the others are."""
+    made = np.empty_like(x)
+    size, power = np.empty((2, min(BLOCK, len(x))), np.float32)
+    beyond = np.empty(len(size), bool)
+    half, near, inner, *others, constant = (np.asarray(c) for c in (np.float32(0.5), NEAR, *CENTRE, CONSTANT))
+    multiply, add = np.multiply, np.add
+    rows = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(x), BLOCK):
+            block, result = x[start : start + BLOCK], made[start : start + BLOCK]
+            if len(block) < len(size):
+                size, power, beyond = size[: len(block)], power[: len(block)], beyond[: len(block)]
+            multiply(block, half, result)
+            np.abs(result, size)
+            np.greater(size, near, beyond)
+            rows.append(beyond.nonzero()[0] + start)
+            multiply(size, inner, power)
+            for coefficient in others[:-1]:
+                add(power, coefficient, power)
+                multiply(power, size, power)
+            add(power, others[-1], power)
+            multiply(power, power, power)
+            add(power, constant, power)
+            for _ in range(3):
+                multiply(power, power, power)
+            add(result, size, result)  # max(x, 0): half of x and half of |x|
+            np.divide(size, power, size)
+            np.subtract(result, size, result)
+    return made, np.concatenate(rows) if rows else np.empty(0, int)
+
+
+def _gelu_far() -> Function:
+    """The kernel's formula."""
     lines: list[Line] = []
-    single = np.dtype(np.float32)
 
     def line(function: Any, *inputs: Any) -> Value:
-        lines.append(Line(function, tuple(np.float32(x) if isinstance(x, float) else x for x in inputs), single))
+        scalars = (np.float32(x) if isinstance(x, float) else x for x in inputs)
+        lines.append(Line(function, tuple(scalars), np.dtype(np.float32)))
         return Value(len(lines))
 
     x = Value(0)
@@ -96,8 +154,7 @@ def _gelu(call: Call) -> Function | None:
     power = line(np.exp, line(np.multiply, line(np.multiply, size, size), -0.5))
     tail = line(np.multiply, line(np.divide, above, below), power)
     line(np.subtract, line(np.maximum, x, 0.0), line(np.multiply, size, tail))
-    run_blocks = blocked(1, lines, [len(lines)])
-    return lambda x: run_blocks(x if x.flags.c_contiguous else np.ascontiguousarray(x))[0]
+    return blocked(1, lines, [len(lines)])
 
 
 def _horner(line: Function, coefficients: Sequence[float], z: Value) -> Value:

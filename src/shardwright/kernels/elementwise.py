@@ -143,8 +143,8 @@ def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], z: Data) -
 
 
 def _horner(coefficients: tuple[float, ...], z: Data) -> Data:
-    total = z * 0.0 + coefficients[0]
-    for coefficient in coefficients[1:]:
+    total = z * coefficients[0] + coefficients[1]
+    for coefficient in coefficients[2:]:
         total = total * z + coefficient
     return total
 
@@ -186,7 +186,7 @@ def gelu(xp: Space, x: Data) -> Data:
     dtype = xp.dtype(x)
     exact = dtype == np.float64 or (dtype.kind in "biu" and not is_small(dtype))
     wide = xp.astype(x, np.float64 if exact else np.float32)
-    size = xp.minimum(xp.abs(wide), xp.asarray(40.0 if exact else FARTHEST, dtype=wide.dtype))
+    size = xp.clip(xp.abs(wide), 0.0, 40.0 if exact else FARTHEST)
     tail = erfc(xp, size * np.sqrt(0.5)) * 0.5 if exact else _ratio(TAIL, size) * xp.exp(size * size * -0.5)
-    value = xp.maximum(wide, xp.asarray(0, dtype=wide.dtype)) - size * tail
+    value = xp.clip(wide, 0.0, np.inf) - size * tail  # in NumPy faster than a maximum with a scalar
     return value if exact else xp.astype(value, dtype)

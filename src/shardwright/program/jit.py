@@ -50,7 +50,7 @@ class SJIT:
         self._more = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
         self._static_numbers, self._static_names = self._statics(options["static_argnums"], options["static_argnames"])
         self._donated = self._numbers(options["donate_argnums"], "donate_argnums")
-        self._cache: Cache[Any, Lowered] = Cache(limit=64 * MIB, size=lambda lowered: lowered.footprint)
+        self._cache: Cache[Any, Lowered] = Cache(limit=32 * MIB, size=lambda lowered: lowered.footprint)
         self._last: _Seen | None = None
         self._numbers_seen: OrderedDict[Any, set[tuple[Any, ...]]] = OrderedDict()
         self._programs: OrderedDict[int, tuple[Any, SJIT]] = OrderedDict()  # of methods, by object
