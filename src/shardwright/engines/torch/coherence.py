@@ -21,7 +21,7 @@ from shardwright.lines import line_at, user_frame
 MASK = 2**64 - 1
 FACTOR = 6364136223846793005  # a multiplier that mixes all bits, of Knuth's generator
 BEAT = 0.3  # seconds between two reports
-SILENCE = 1.2  # seconds without one after which a process counts as gone
+SILENCE = 1.5  # seconds without one after which a process counts as gone
 FEW = 64  # calls whose digests are reported
 KEPT = 512  # calls that are remembered, to find the first that differs
 
@@ -179,14 +179,19 @@ class Reports:
     def lost(self, cause: BaseException, what: str) -> CoherenceError:
         """The error for a collective that did not end: who is gone, or has gone another way."""
         self._failed([])
-        before = self._read()
-        deadline = time.monotonic() + 2 * SILENCE
+        now = self._read()
+        since = [time.monotonic()] * self.size  # when each process was last heard of
+        deadline = since[0] + 2 * SILENCE
         while True:
-            time.sleep(SILENCE / 2)
-            now = self._read()
-            blamed = self._to_blame(before, now)
+            time.sleep(BEAT / 2)
+            before, now = now, self._read()
+            for rank, (old, new) in enumerate(zip(before, now, strict=True)):
+                if old is None or new is None or old.beat != new.beat:
+                    since[rank] = time.monotonic()
+            blamed = self._to_blame(now, [time.monotonic() - heard > SILENCE for heard in since])
             if blamed or time.monotonic() > deadline:
                 break
+        blamed = blamed or [rank for rank in _elsewhere(now) if rank != self.rank]
         self._failed(blamed)
         reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
         if not blamed:
@@ -194,18 +199,13 @@ class Reports:
         told = " ".join(self._told(rank, now[rank]) for rank in blamed)
         return self._ends(blamed, f"{told} rank {self.rank} waited in {what}. ({reason})")
 
-    def _to_blame(self, before: "list[Report | None]", now: "list[Report | None]") -> list[int]:
-        """Ranks that are gone, that others blame, or that are elsewhere."""
-        others = [rank for rank in range(self.size) if rank != self.rank]
+    def _to_blame(self, now: "list[Report | None]", silent: list[bool]) -> list[int]:
+        """Ranks that others blame, or that are gone."""
         if now[0] is None and self.rank != 0:
             return [0]
         told = sorted({rank for report in now if report is not None for rank in report.blames} - {self.rank})
-        if told:
-            return told
-        gone = [r for r in others if _is_gone(before[r], now[r])]
-        if gone:
-            return sorted(gone)
-        return [rank for rank in _elsewhere(now) if rank != self.rank]
+        gone = [r for r, report in enumerate(now) if silent[r] or report is None or report.status == "ended"]
+        return told or [rank for rank in gone if rank != self.rank]
 
     def _told(self, rank: int, report: "Report | None") -> str:
         if report is None:
@@ -253,11 +253,6 @@ class Reports:
     def _ends(self, blamed: Sequence[int], text: str) -> CoherenceError:
         self.error = CoherenceError(f"{text} This run has ended: start all processes again.", tuple(blamed))
         return self.error
-
-
-def _is_gone(before: Report | None, now: Report | None) -> bool:
-    """Whether a process has ended, or stopped to report."""
-    return now is None or now.status == "ended" or (before is not None and before.beat == now.beat)
 
 
 def _elsewhere(reports: "Sequence[Report | None]") -> list[int]:

@@ -1,4 +1,4 @@
-"""Torch's functions in place of kernels, on whole tensors: bare where torch's own result is what NumPy would give.
+"""Torch's functions in place of kernels, on one device's shards: bare where torch's own result is what NumPy would give.
 
 `DIRECT` is the table; each entry is tested against its kernel. An entry makes a function of the call, the kinds of its operands
 (the dtypes of tensors, the types of scalars) and the namespace, or None where the kernel must run.
@@ -148,7 +148,7 @@ def _prod(call: Call, kinds: Kinds, space: Space) -> Function | None:
 def _extreme(name: str, function: Function) -> Make:
     def make(call: Call, kinds: Kinds, space: Space) -> Function | None:
         dims, keep, _ = _reduced(call)
-        empty = 0 in (call.operands[0].shape[dim] for dim in dims)
+        empty = 0 in (call.operands[0].local_shape[dim] for dim in dims)
         if not dims or empty or needs_host(name, kinds):
             return None
         return lambda x: function(x, dims, keep)
@@ -172,7 +172,7 @@ def _reduced(call: Call) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 def _first_true(call: Call, kinds: Kinds, space: Space) -> Function | None:
     (axis,), keep = call.attrs["axis"], bool(call.attrs["keepdims"])
     size = call.operands[0].shape[axis]
-    if not size:
+    if not size or call.operands[0].local_shape[axis] != size:
         return None
 
     def first_true(found: Tensor) -> Tensor:
@@ -221,7 +221,7 @@ def _of_floats(function: Function) -> Make:
 
 
 def _reshape(call: Call, kinds: Kinds, space: Space) -> Function:
-    shape = call.result.shape
+    shape = call.result.local_shape
     return lambda x: x.reshape(shape)
 
 
@@ -231,7 +231,7 @@ def _permute_dims(call: Call, kinds: Kinds, space: Space) -> Function:
 
 
 def _broadcast_to(call: Call, kinds: Kinds, space: Space) -> Function:
-    shape = call.result.shape
+    shape = call.result.local_shape
     return lambda x: x.expand(shape)
 
 
@@ -251,8 +251,9 @@ def _astype(call: Call, kinds: Kinds, space: Space) -> Function | None:
 
 
 def _take(call: Call, kinds: Kinds, space: Space) -> Function | None:
-    axis = call.attrs["axis"]
-    return (lambda x, indices: space.take(x, indices, axis)) if call.operands[0].shape[axis] else None
+    axis, held = call.attrs["axis"], call.operands[0]
+    is_whole = held.local_shape[axis] == held.shape[axis] > 0
+    return (lambda x, indices: space.take(x, indices, axis)) if is_whole else None
 
 
 def _take_along_axis(call: Call, kinds: Kinds, space: Space) -> Function:
@@ -260,7 +261,9 @@ def _take_along_axis(call: Call, kinds: Kinds, space: Space) -> Function:
     return lambda x, indices: space.take_along_axis(x, indices, axis)
 
 
-def _assign(call: Call, kinds: Kinds, space: Space) -> Function:
+def _assign(call: Call, kinds: Kinds, space: Space) -> Function | None:
+    if any(held.local_shape != held.shape for held in call.operands):
+        return None
     rows = tuple(
         slice(None) if m is None else slice(m.start, m.start + (m.size - 1) * m.stride + 1, m.stride)
         for m in call.attrs["maps"]
