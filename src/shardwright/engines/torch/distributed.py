@@ -21,7 +21,7 @@ from shardwright.collectives import AllReduce, Collective, Recv, ReduceScatter, 
 from shardwright.engines.checks import is_checked
 from shardwright.engines.compiled import Compiler
 from shardwright.engines.mailbox import Mailbox, received
-from shardwright.engines.torch.coherence import key_of
+from shardwright.engines.torch.coherence import Calls, key_of
 from shardwright.engines.torch.convert import from_host, to_host, torch_dtype
 from shardwright.engines.torch.own import Absent, Own
 from shardwright.engines.torch.processes import World, ranks_in_use
@@ -64,6 +64,7 @@ class Distributed:
     def __init__(self, device: str) -> None:
         self._device = device
         self._mailbox = Mailbox()
+        self._calls: dict[Mesh, Calls] = {}
         self._routes: Cache[Any, Any] = Cache(limit=16 * MIB, size=lambda route: 2000)
 
     @cached_property
@@ -105,25 +106,32 @@ class Distributed:
 
     # -- the same calls everywhere ------------------------------------------------------------------------------------
 
-    def note(self, key: int, text: Any, scalars: Sequence[Any] = ()) -> None:
-        """Part of what all processes must do alike: a call, and the scalars among its operands."""
-        world = self.world
-        if world.reports.error is not None:
-            raise CoherenceError(str(world.reports.error), world.reports.error.ranks)
+    def calls(self, mesh: Mesh) -> Calls:
+        """The calls on meshes of these processes, which all of them must make alike."""
+        found = self._calls.get(mesh)
+        if found is None:
+            found = self._calls[mesh] = self.world.reports.calls_of(tuple(sorted(map(int, mesh.device_ids))))
+        return found
+
+    def note(self, mesh: Mesh, key: int, text: Any, scalars: Sequence[Any] = ()) -> None:
+        """Part of what all processes of a mesh must do alike: a call, and the scalars among its operands."""
+        reports = self.world.reports
+        if reports.error is not None:
+            raise CoherenceError(str(reports.error), reports.error.ranks)
         for x in scalars:
             if not isinstance(x, Tensor):
                 key ^= key_of(f"{type(x).__name__} {x!r}")
-        world.calls.add(key, text)
+        calls = reports.calls = self.calls(mesh)
+        calls.add(key, text)
         if is_checked():
-            self._compare(text)
+            self._compare(mesh, text)
 
-    def _compare(self, what: Any, detail: Sequence[str] = ()) -> None:
-        """Refuse to go on unless all processes have made the same calls."""
-        world = self.world
-        calls = world.calls
+    def _compare(self, mesh: Mesh, what: Any, detail: Sequence[str] = ()) -> None:
+        """Refuse to go on unless all processes of a mesh have made the same calls."""
+        calls, world = self.calls(mesh), self.world
         signed = calls.digest - 2**64 if calls.digest >= 2**63 else calls.digest
         mine = torch.tensor([calls.count, signed])
-        table = self._guarded(what, transport.all_gather, world.control, mine)
+        table = self._guarded(what, lambda: transport.all_gather(world.control(calls.ranks), mine))
         pairs = [(int(count), int(digest)) for count, digest in table.tolist()]
         if len(set(pairs)) > 1:
             raise world.reports.diverged(pairs, str(what), detail)
@@ -133,7 +141,7 @@ class Distributed:
         reports = self.world.reports
         if reports.error is not None:
             raise CoherenceError(str(reports.error), reports.error.ranks)
-        calls = self.world.calls
+        calls = reports.calls
         calls.waits = True
         try:
             return function(*args)
@@ -146,10 +154,10 @@ class Distributed:
         line = source_line()
         return f" ({line})" if line else ""
 
-    def agree(self, steps: tuple[str, ...]) -> None:
+    def agree(self, mesh: Mesh, steps: tuple[str, ...]) -> None:
         """Refuse to go on unless every process holds the same program; names the first step that differs."""
-        self.note(key_of("\n".join(steps)), f"a program of {len(steps)} steps")
-        self._compare(f"the program's first run{self._line()}", steps)
+        self.note(mesh, key_of("\n".join(steps)), f"a program of {len(steps)} steps")
+        self._compare(mesh, f"the program's first run{self._line()}", steps)
 
     # -- host tensors -------------------------------------------------------------------------------------------------
 
@@ -163,7 +171,7 @@ class Distributed:
         text = f"placing {describe(layout.sharding, layout.shape, np.dtype(np.uint8))[2:]} of {host.dtype}"
         size = math.prod(layout.shape) * host.dtype.itemsize
         known = zlib.crc32(_bytes(host)) if size <= FULLY_COMPARED or is_checked() else 0
-        self.note(key_of(f"{text} {known}"), text)
+        self.note(layout.mesh, key_of(f"{text} {known}"), text)
         return self._apart(self._cut(host, layout), layout, layout.partial_lanes)
 
     def _cut(self, host: Any, layout: Layout) -> Tensor:
@@ -200,8 +208,8 @@ class Distributed:
     def whole(self, data: Tensor, layout: Layout) -> NDArray[Any]:
         """The tensor on the host, reduced. A collective: every process gets it."""
         text = f"reading {describe(layout.sharding, layout.shape, self.xp.dtype(self._held(data)))}"
-        self.note(key_of(text), text)
-        self._compare(text)
+        self.note(layout.mesh, key_of(text), text)
+        self._compare(layout.mesh, text)
         target = layout_of(Sharding(layout.mesh), layout.shape)
         return to_host(self._moved(data, layout, target))
 
@@ -247,7 +255,7 @@ class Distributed:
     def agreed(self, mesh: Mesh, numbers: Mapping[int, Sequence[int]]) -> list[list[int]]:
         """Integers that each device knows, those of all devices in their order."""
         (mine,) = numbers.values()
-        self.note(key_of(f"{len(mine)} integers of each of {mesh.size}"), "sizes that all processes tell")
+        self.note(mesh, key_of(f"{len(mine)} integers of each of {mesh.size}"), "sizes that all processes tell")
         ranks = tuple(map(int, mesh.device_ids))
         given = torch.tensor(list(mine), dtype=torch.int64)
         table: list[list[int]] = self._guarded("telling sizes", self._gathered, ranks, given).tolist()
@@ -266,18 +274,19 @@ class Distributed:
         if not isinstance(what, Local) or [x.number for x in inputs] != list(range(len(plan.kinds))):
             return None
         function, note = self.computation(what, operand_kinds(plan, what, inputs)), self.note
+        mesh = plan.problem.mesh
         text = _described(plan)
         key = key_of(text)
         if any(not isinstance(kind, tuple) for kind in plan.kinds):
 
             def with_scalars(*data: Any) -> Any:
-                note(key, text, data)
+                note(mesh, key, text, data)
                 return function(*data)
 
             return with_scalars
 
         def alone(*data: Any) -> Any:
-            note(key, text)
+            note(mesh, key, text)
             return function(*data)
 
         return alone
@@ -297,7 +306,8 @@ class Distributed:
             describe(at.sharding, at.shape, d) for at, d in zip(local.operands, local.call.dtypes, strict=True)
         )
         text = f"{local.name} of {shown}" if shown else f"{local.name} of {local.results[0].shape}"
-        self.note(key_of(f"{text} {_attrs(local.call.attrs)}"), text, data)
+        mesh = (*local.operands, *local.results)[0].mesh
+        self.note(mesh, key_of(f"{text} {_attrs(local.call.attrs)}"), text, data)
         held = [self._held(x) for x in data]
         kinds = kinds_of(local.call, [None if isinstance(x, Tensor) else x for x in held])
         made = self.computation(local, kinds)(*held)
@@ -308,7 +318,8 @@ class Distributed:
     def step(self, step: Step, data: Any) -> Any:
         """One step."""
         text = f"{step} of {describe(step.source, step.shape, step.dtype)}"
-        self.note(key_of(f"{text} to {describe(step.result, step.result_shape, step.dtype)}"), text)
+        key = key_of(f"{text} to {describe(step.result, step.result_shape, step.dtype)}")
+        self.note(wider(step.source.mesh, step.result.mesh), key, text)
         return self.run_step(step, data)
 
     def run_step(self, step: Step, data: Any) -> Any:
@@ -443,7 +454,8 @@ class Distributed:
         """A change of sharding, step by step."""
         dtype = data.dtype if isinstance(data, Absent) else self.xp.dtype(data)
         text = f"moving {describe(source.sharding, source.shape, dtype)}"
-        self.note(key_of(f"{text} to {describe(target.sharding, target.shape, dtype)} on {target.mesh}"), text)
+        key = key_of(f"{text} to {describe(target.sharding, target.shape, dtype)} on {target.mesh}")
+        self.note(wider(source.mesh, target.mesh), key, text)
         return self._moved(data, source, target)
 
     def _moved(self, data: Any, source: Layout, target: Layout) -> Any:
@@ -454,13 +466,13 @@ class Distributed:
 
     # -- programs -------------------------------------------------------------------------------------------------------
 
-    def compile(self, code: Code, label: str = "program") -> Callable[..., tuple[Any, ...]]:
+    def compile(self, code: Code, mesh: Mesh, label: str = "program") -> Callable[..., tuple[Any, ...]]:
         """One generated Python function; a call of it is one call of this process."""
         function, key, note = _Lines(self).function(code), key_of(label), self.note
         text = f"the program {label.partition(chr(10))[0]}"
 
         def call(*data: Any) -> tuple[Any, ...]:
-            note(key, text)
+            note(mesh, key, text)
             made: tuple[Any, ...] = function(*data)
             return made
 
@@ -490,8 +502,8 @@ class Distributed:
     def values(self, view: Own) -> list[NDArray[Any]]:
         """The tensors of all devices, in their order. A collective: every process gets them."""
         text = f"reading a tensor per device of {view.mesh}"
-        self.note(key_of(text), text)
-        self._compare(text)
+        self.note(view.mesh, key_of(text), text)
+        self._compare(view.mesh, text)
         shapes = [view.local_shapes.at(place) for place in range(view.mesh.size)]
         sizes = [math.prod(shape) for shape in shapes]
         ranks = tuple(map(int, view.mesh.device_ids))
@@ -570,7 +582,7 @@ class Distributed:
             bound = collective.bind(mesh, shape, view.dtype, uneven=isinstance(collective, Scatter))
         step = LocalStep(bound, view.local_shapes, view.dtype)
         step.check()
-        self.note(key_of(f"{step.name} {bound} {view.local_shapes.shapes} {view.dtype}"), step.name)
+        self.note(mesh, key_of(f"{step.name} {bound} {view.local_shapes.shapes} {view.dtype}"), step.name)
         if step.reduces:
             return self._around(step, view)
         route = self._route(step, lambda: local_route(step, self.world.rank))
@@ -609,6 +621,16 @@ class _Lines(Compiler):
     def _step(self, what: Step) -> Callable[..., Any]:
         engine = self.engine
         return lambda data: engine.run_step(what, data)
+
+
+def wider(one: Mesh, other: Mesh) -> Mesh:
+    """The mesh whose processes all take part in a move between two."""
+    if one == other or set(other.device_ids) <= set(one.device_ids):
+        return one
+    if set(one.device_ids) <= set(other.device_ids):
+        return other
+    ids = sorted({*one.device_ids, *other.device_ids})
+    return Mesh({"process": len(ids)}, devices=ids, engine=one.engine, device=one.device)
 
 
 def _flat(parts: list[Tensor], empty: Tensor) -> Tensor:
