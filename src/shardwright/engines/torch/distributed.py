@@ -115,13 +115,14 @@ class Distributed:
 
     def note(self, mesh: Mesh, key: int, text: Any, scalars: Sequence[Any] = ()) -> None:
         """Part of what all processes of a mesh must do alike: a call, and the scalars among its operands."""
+        for x in scalars:
+            if not isinstance(x, Tensor):
+                key ^= key_of(repr(x))
         reports = self.world.reports
         if reports.error is not None:
             raise CoherenceError(str(reports.error), reports.error.ranks)
-        for x in scalars:
-            if not isinstance(x, Tensor):
-                key ^= key_of(f"{type(x).__name__} {x!r}")
-        calls = reports.calls = self.calls(mesh)
+        calls = self._calls.get(mesh) or self.calls(mesh)
+        reports.calls = calls
         calls.add(key, text)
         if is_checked():
             self._compare(mesh, text)
@@ -207,8 +208,9 @@ class Distributed:
 
     def whole(self, data: Tensor, layout: Layout) -> NDArray[Any]:
         """The tensor on the host, reduced. A collective: every process gets it."""
-        text = f"reading {describe(layout.sharding, layout.shape, self.xp.dtype(self._held(data)))}"
-        self.note(layout.mesh, key_of(text), text)
+        dtype = self.xp.dtype(self._held(data))
+        mesh, key, text = self._route(("reading", layout, dtype), lambda: _read_call(layout, dtype))
+        self.note(mesh, key, text)
         self._compare(layout.mesh, text)
         target = layout_of(Sharding(layout.mesh), layout.shape)
         return to_host(self._moved(data, layout, target))
@@ -302,12 +304,8 @@ class Distributed:
 
     def local(self, local: Local, data: Sequence[Any]) -> tuple[Tensor, ...]:
         """A kernel on this process's shards."""
-        shown = ", ".join(
-            describe(at.sharding, at.shape, d) for at, d in zip(local.operands, local.call.dtypes, strict=True)
-        )
-        text = f"{local.name} of {shown}" if shown else f"{local.name} of {local.results[0].shape}"
-        mesh = (*local.operands, *local.results)[0].mesh
-        self.note(mesh, key_of(f"{text} {_attrs(local.call.attrs)}"), text, data)
+        mesh, key, text = self._route(local, lambda: _local_call(local))
+        self.note(mesh, key, text, data)
         held = [self._held(x) for x in data]
         kinds = kinds_of(local.call, [None if isinstance(x, Tensor) else x for x in held])
         made = self.computation(local, kinds)(*held)
@@ -317,9 +315,7 @@ class Distributed:
 
     def step(self, step: Step, data: Any) -> Any:
         """One step."""
-        text = f"{step} of {describe(step.source, step.shape, step.dtype)}"
-        key = key_of(f"{text} to {describe(step.result, step.result_shape, step.dtype)}")
-        self.note(wider(step.source.mesh, step.result.mesh), key, text)
+        self.note(*self._route(("call", step), lambda: _step_call(step)))
         return self.run_step(step, data)
 
     def run_step(self, step: Step, data: Any) -> Any:
@@ -453,9 +449,7 @@ class Distributed:
     def move(self, data: Any, source: Layout, target: Layout) -> Any:
         """A change of sharding, step by step."""
         dtype = data.dtype if isinstance(data, Absent) else self.xp.dtype(data)
-        text = f"moving {describe(source.sharding, source.shape, dtype)}"
-        key = key_of(f"{text} to {describe(target.sharding, target.shape, dtype)} on {target.mesh}")
-        self.note(wider(source.mesh, target.mesh), key, text)
+        self.note(*self._route((source, target, dtype), lambda: _move_call(source, target, dtype)))
         return self._moved(data, source, target)
 
     def _moved(self, data: Any, source: Layout, target: Layout) -> Any:
@@ -631,6 +625,33 @@ def wider(one: Mesh, other: Mesh) -> Mesh:
         return other
     ids = sorted({*one.device_ids, *other.device_ids})
     return Mesh({"process": len(ids)}, devices=ids, engine=one.engine, device=one.device)
+
+
+# What a call is in all processes alike: the mesh whose processes make it, 64 bits that stand for it, and words.
+
+
+def _local_call(local: Local) -> tuple[Mesh, int, str]:
+    pairs = zip(local.operands, local.call.dtypes, strict=True)
+    shown = ", ".join(describe(at.sharding, at.shape, dtype) for at, dtype in pairs)
+    text = f"{local.name} of {shown}" if shown else f"{local.name} of {local.results[0].shape}"
+    return (*local.operands, *local.results)[0].mesh, key_of(f"{text} {_attrs(local.call.attrs)}"), text
+
+
+def _step_call(step: Step) -> tuple[Mesh, int, str]:
+    text = f"{step} of {describe(step.source, step.shape, step.dtype)}"
+    key = key_of(f"{text} to {describe(step.result, step.result_shape, step.dtype)}")
+    return wider(step.source.mesh, step.result.mesh), key, text
+
+
+def _move_call(source: Layout, target: Layout, dtype: "np.dtype[Any]") -> tuple[Mesh, int, str]:
+    text = f"moving {describe(source.sharding, source.shape, dtype)}"
+    key = key_of(f"{text} to {describe(target.sharding, target.shape, dtype)} on {target.mesh}")
+    return wider(source.mesh, target.mesh), key, text
+
+
+def _read_call(layout: Layout, dtype: "np.dtype[Any]") -> tuple[Mesh, int, str]:
+    text = f"reading {describe(layout.sharding, layout.shape, dtype)}"
+    return layout.mesh, key_of(text), text
 
 
 def _flat(parts: list[Tensor], empty: Tensor) -> Tensor:
