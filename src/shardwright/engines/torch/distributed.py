@@ -344,23 +344,23 @@ class Distributed:
 
     def _routed(self, step: Any, route: Route, data: Any, keep: bool = False) -> Tensor | None:
         """What messages make of a shard; with `keep` what none brings stays as it was, else it is the step's fill."""
-        parts: list[Tensor] = []
-        if route.ranks:
-            dtype = torch_dtype(step.dtype)
-            empty = torch.empty(0, dtype=dtype, device=self.device)
-            sends = [_flat([taken(data, box) for box in boxes], empty) for boxes in route.sends]
+        sends = [[taken(data, box) for box in boxes] for boxes in route.sends]
+        if len(route.ranks) == 1:
+            if route.is_complete and len(sends[0]) == 1 and not keep:
+                return sends[0][0]
+            parts = sends[0]
+        else:
+            empty = torch.empty(0, dtype=torch_dtype(step.dtype), device=self.device)
             sizes = [sum(count for _, count in some) for some in route.comes]
-            parts = self._guarded(step, self._exchange, route.ranks, sends, sizes)
+            flat = self._guarded(step, self._exchange, route.ranks, [_flat(some, empty) for some in sends], sizes)
+            if route.is_stacked and not keep:
+                return flat.reshape(route.shape)
+            parts = list(torch.split(flat, [count for some in route.comes for _, count in some]))
         if route.shape is None:
             return None
-        if not route.ranks and len(route.own) == 1 and route.is_complete and not keep:
-            return taken(data, route.own[0][0])
         made = data.clone() if keep else self._blank(step, route)
-        for source, target in route.own:
-            made[target] = taken(data, source)
-        for part, boxes in zip(parts, route.comes, strict=True):
-            for (target, _), piece in zip(boxes, torch.split(part, [count for _, count in boxes]), strict=True):
-                made[target] = piece.view(made[target].shape)
+        for (target, _), part in zip((box for some in route.comes for box in some), parts, strict=True):
+            made[target] = part.reshape(made[target].shape)
         return made
 
     def _blank(self, step: Any, route: Route) -> Tensor:
@@ -370,7 +370,7 @@ class Distributed:
         fill = step.fill if isinstance(step, Fetch) else 0
         return self.xp.full(route.shape, fill, dtype=step.dtype)
 
-    def _exchange(self, ranks: tuple[int, ...], sends: list[Tensor], sizes: list[int]) -> list[Tensor]:
+    def _exchange(self, ranks: tuple[int, ...], sends: list[Tensor], sizes: list[int]) -> Tensor:
         return transport.exchange(self.world.group(ranks, self._device), sends, sizes)
 
     def _all_gather(self, step: Move, data: Tensor) -> Tensor:
@@ -502,7 +502,7 @@ class Distributed:
         sizes = [math.prod(shape) for shape in shapes]
         ranks = tuple(map(int, view.mesh.device_ids))
         sends = [view.tensor.reshape(-1)] * len(ranks)
-        parts = self._guarded(text, self._exchange, ranks, sends, sizes)
+        parts = torch.split(self._guarded(text, self._exchange, ranks, sends, sizes), sizes)
         return [to_host(part.reshape(shape)) for part, shape in zip(parts, shapes, strict=True)]
 
     def value(self, view: Own, place: int) -> NDArray[Any]:
