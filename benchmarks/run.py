@@ -6,6 +6,7 @@ import foundation
 import gaps
 import operations
 import resharding
+import torch_engines
 import ttnn_front
 from harness import MISSED
 
@@ -19,6 +20,7 @@ def main() -> int:
     programs.main()
     gaps.main()
     ttnn_front.main()
+    torch_engines.main()
     print(f"\n{len(MISSED)} goals missed" + "".join(f"\n  {name}" for name in MISSED))
     return 1 if MISSED else 0
 

@@ -4,6 +4,8 @@ import contextlib
 import io
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,17 @@ BLOCK = re.compile(r"```(?P<kind>\w+)\n(?P<body>.*?)```", re.S)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_blocks_print_what_the_page_says(page):
+def test_code_blocks_print_what_the_page_says(page, tmp_path):
     names, printed = {}, None
     for block in BLOCK.finditer(page.read_text()):
         if block["kind"] == "python":
             out = io.StringIO()
+            if '__name__ == "__main__"' in block["body"]:  # a script
+                script = tmp_path / "script.py"
+                script.write_text(block["body"])
+                run = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=180)
+                printed = run.stdout
+                continue
             with contextlib.redirect_stdout(out):
                 exec(compile(block["body"], str(page), "exec"), names)
             printed = out.getvalue()
