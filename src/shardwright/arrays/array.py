@@ -353,6 +353,9 @@ def shard(host: object, mesh: "Mesh | Sharding", spec: "P | Sharding | None" = N
         raise ArrayError(f"This is an Array already: {host.summary()}. Use x.reshard(…) to lay it out anew.")
     sharding = as_sharding(mesh, spec)
     engine = engine_of(sharding.mesh)
+    engine.check(
+        mesh if isinstance(mesh, Mesh) else sharding.mesh
+    )  # shardings of equal meshes may share one with no time-out
     whole: Any = torch_tensor(host) if engine.native(host) else host_array(host)
     check_partial(sharding, as_dtype(whole.dtype), ArrayError)
     layout = layout_of(sharding, tuple(whole.shape))

@@ -1,0 +1,145 @@
+"""The torch engine in one process: memory shared with torch, dtypes, devices, what is refused. Its operations are in
+tests/property, over processes in tests/multiprocess."""
+
+import pickle
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import shardwright as sw
+import shardwright.numpy as snp
+from helpers import assert_same
+from shardwright import P, nn
+from shardwright.engines import engine_of
+from shardwright.errors import ArrayError, EngineError, MeshError
+
+MESH = sw.Mesh(x=2, y=4, engine="torch")
+HOST = np.arange(70.0).reshape(10, 7)
+
+
+def test_memory_is_torchs_and_shared_where_asked():
+    tensor = torch.arange(12.0).reshape(4, 3)
+    kept = sw.shard(tensor, MESH, P("x"), copy=False)
+    assert kept.torch().data_ptr() == kept.data.data_ptr() == tensor.data_ptr()
+    own = sw.shard(tensor, MESH, P("x"))
+    assert own.torch().data_ptr() != tensor.data_ptr()
+    tensor.zero_()
+    assert own.torch().sum() == 66
+    assert np.shares_memory(np.asarray(own), own.data.numpy())
+    assert np.asarray(own, copy=False).base is not None
+    moved = own.reshard(P(None, "y"))
+    assert moved.torch().data_ptr() == own.torch().data_ptr()  # virtual devices: nothing moves
+
+
+def test_values_that_other_engines_hold_become_torch_tensors():
+    x = sw.shard(HOST, sw.Mesh(x=2), P("x"))
+    assert isinstance(x.torch(), torch.Tensor)
+    assert_same(x.torch().numpy(), HOST)
+    total = sw.shard(HOST, MESH, P("x")).sum(axis=0)
+    assert total.sharding.partial == ("x",)
+    assert_same(total.torch().numpy(), HOST.sum(axis=0))  # reduced first
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.complex64]
+)
+def test_torchs_dtypes(dtype):
+    tensor = torch.arange(10).to(dtype)
+    x = sw.shard(tensor, MESH, P("y"))
+    assert x.data.dtype is dtype
+    assert x.dtype.itemsize == dtype.itemsize
+    assert torch.equal(x.torch().view(torch.uint8), tensor.view(torch.uint8))
+    assert (x + x).data.dtype is dtype
+    assert_same((x + x).astype(np.complex64), np.asarray(x).astype(np.complex64) * 2)
+
+
+def test_bfloat16_products_are_torchs():
+    a, b = torch.randn(6, 8).bfloat16(), torch.randn(8, 5).bfloat16()
+    made = sw.shard(a, MESH, P("x", "y")) @ sw.shard(b, MESH, P("y"))
+    assert made.dtype == ml_dtypes.bfloat16
+    assert torch.equal(made.torch(), a @ b)
+
+
+def test_parameters_views_and_broadcasts_are_taken():
+    weight = torch.nn.Parameter(torch.ones(4, 3))
+    x = sw.shard(weight.T, MESH, P("x"))
+    assert not x.torch().requires_grad
+    wide = torch.zeros(1).expand(10**6, 10**6)
+    assert sw.shard(wide, MESH, P("x")).data.stride() == (0, 0)  # not copied a million times
+    with pytest.raises(ArrayError, match="A meta tensor of shape"):
+        sw.shard(torch.empty(3, device="meta"), MESH, P("x"))
+
+
+def test_programs_take_torch_tensors():
+    step = sw.sjit(lambda x, w: nn.gelu(x @ w).sum(axis=0), mesh=MESH, in_shardings=(P("x"), P(None, "y")))
+    x, w = torch.randn(10, 7), torch.randn(7, 6)
+    made = step(x, w)
+    assert isinstance(made.data, torch.Tensor)
+    torch.testing.assert_close(made.torch(), torch.nn.functional.gelu(x @ w).sum(0))
+
+
+def test_summands_halos_and_tensors_per_device():
+    x = sw.shard(HOST, MESH, P("x", "y"))
+    product = x @ x.T
+    parts = [shard.data for shard in product.shards]
+    assert_same(parts[0] + parts[1] + parts[2] + parts[3], (HOST @ HOST.T)[:5])
+    halo = x.reshard(sw.Sharding(MESH, P("x"), halo={0: (1, 1)}))
+    assert_same(halo.shards[0].data[1:], HOST[:6])
+    assert_same(halo + 1, HOST + 1)
+    double = sw.shard_map(lambda v: v.map(lambda tensor: tensor * 2), MESH, P("x"), P("x"))
+    assert isinstance(double(x).data, torch.Tensor)
+    assert_same(double(x), HOST * 2)
+
+
+def test_an_array_is_pickled_and_copied():
+    x = sw.shard(HOST, MESH, P("x"))
+    again = pickle.loads(pickle.dumps(x))
+    assert isinstance(again.data, torch.Tensor)
+    assert_same(again, HOST)
+    y = x.copied()
+    y[0] = 1.0
+    assert_same(x, HOST)
+    assert repr(x).startswith("Array([[ 0.,  1.,")
+
+
+def test_a_device_is_a_name():
+    with pytest.raises(MeshError, match=r'an axis of this name is written Mesh\(\{"device": 4\}\)'):
+        sw.Mesh(x=2, device=4)
+    assert sw.Mesh({"device": 4}).sizes == {"device": 4}
+    with pytest.raises(MeshError, match="device is None; give the name that torch has"):
+        sw.Mesh(x=2, device=None)
+    with pytest.raises(MeshError, match="'numpy' computes on the CPU; device='cuda' needs engine='torch'"):
+        sw.Mesh(x=2, device="cuda")
+    mesh = sw.Mesh(x=2, engine="torch", device="nonsense")
+    with pytest.raises(EngineError, match="Torch can't use the device 'nonsense'"):
+        snp.zeros(4, sharding=sw.Sharding(mesh, P("x")))
+    assert eval(repr(mesh), {"Mesh": sw.Mesh}) == mesh != sw.Mesh(x=2, engine="torch")
+
+
+def test_a_time_out_is_no_part_of_equality():
+    assert sw.Mesh(x=2, engine="torch", timeout=5) == sw.Mesh(x=2, engine="torch")
+    assert pickle.loads(pickle.dumps(sw.Mesh(x=2, timeout=5))).timeout == 5
+    for wrong in (0, -1, "5", float("inf"), True):
+        with pytest.raises(MeshError, match="give a positive number of seconds"):
+            sw.Mesh(x=2, timeout=wrong)
+
+
+def test_engines_have_names():
+    assert engine_of(MESH).name == "torch"
+    with pytest.raises(EngineError, match="There is no engine 'tpu'. Use one of 'numpy', 'literal', 'torch'"):
+        sw.shard(HOST, sw.Mesh(x=2, engine="tpu"), P("x"))
+    with pytest.raises(Exception, match="different meshes"):
+        sw.shard(HOST, MESH, P("x")) + sw.shard(HOST, sw.Mesh(x=2, y=4), P("x"))
+
+
+def test_checked_changes_nothing_in_one_process():
+    with sw.checked():
+        assert_same(sw.shard(HOST, MESH, P("x")) + 1, HOST + 1)
+    parts = sw.from_process_local({"a": HOST}, MESH, axes="y", batch_dim=-1)
+    assert parts["a"].sharding.spec == P(None, "y")
+    with pytest.raises(ArrayError, match=r"batch_dim=2 is not a dim of a part of shape \(10, 7\)"):
+        sw.from_process_local(HOST, MESH, batch_dim=2)
+    with pytest.raises(ArrayError, match="takes host tensors; this is an Array already"):
+        sw.from_process_local(sw.shard(HOST, MESH, P("x")), MESH)
