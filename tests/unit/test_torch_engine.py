@@ -128,7 +128,7 @@ def test_a_time_out_is_no_part_of_equality():
 
 def test_engines_have_names():
     assert engine_of(MESH).name == "torch"
-    with pytest.raises(EngineError, match="There is no engine 'tpu'. Use one of 'numpy', 'literal', 'torch'"):
+    with pytest.raises(EngineError, match=r"There is no engine 'tpu'. Use one of 'numpy', 'literal', 'torch'"):
         sw.shard(HOST, sw.Mesh(x=2, engine="tpu"), P("x"))
     with pytest.raises(Exception, match="different meshes"):
         sw.shard(HOST, MESH, P("x")) + sw.shard(HOST, sw.Mesh(x=2, y=4), P("x"))

@@ -109,6 +109,7 @@ class Reports:
         self._blames: list[int] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._unreachable = False  # the store: then rank 0 is gone
         self._thread = threading.Thread(target=self._run, name="shardwright reports", daemon=True)
         self.error: CoherenceError | None = None
 
@@ -131,17 +132,20 @@ class Reports:
         self._stop.set()
         if self._status == "running":
             self._status = "ended"
-        try:
-            self._write()
-        except RuntimeError:  # the store has gone with the process that kept it
-            return
+        self._told_others()
 
     def _run(self) -> None:
-        while not self._stop.wait(BEAT):
-            try:
-                self._write()
-            except RuntimeError:  # as above: whoever waits finds out
-                return
+        while not self._stop.wait(BEAT) and not self._unreachable:
+            self._told_others()
+
+    def _told_others(self) -> None:
+        """Write a report; the store may have gone with rank 0, which keeps it."""
+        if self._unreachable:
+            return
+        try:
+            self._write()
+        except RuntimeError:
+            self._unreachable = True
 
     def _write(self) -> None:
         with self._lock:
@@ -155,14 +159,31 @@ class Reports:
             self._store.set(f"shardwright/report/{self.rank}", json.dumps(report))
 
     def _read(self) -> "list[Report | None]":
-        """The reports of all processes; None for one that can't be had."""
-        found: list[Report | None] = []
-        for rank in range(self.size):
-            try:
-                found.append(Report.read(self._store.get(f"shardwright/report/{rank}")))
-            except RuntimeError:
-                found.append(None)
+        """The reports of all processes; None where there is none yet, or the store is gone."""
+        found: list[Report | None] = [None] * self.size
+        try:
+            for rank in range(self.size) if not self._unreachable else ():
+                key = f"shardwright/report/{rank}"
+                if self._store.check([key]):  # `get` would wait for it
+                    found[rank] = Report.read(self._store.get(key))
+        except RuntimeError:
+            self._unreachable = True
         return found
+
+    def meet(self, name: str, ranks: Sequence[int], timeout: float) -> None:
+        """Wait until some ranks have come to make a group; RuntimeError if one is gone, or does not come in time."""
+        self._store.set(f"shardwright/meet/{name}/{self.rank}", b"here")
+        missing, heard = [rank for rank in ranks if rank != self.rank], _Hearing(self.size)
+        deadline, pause = time.monotonic() + timeout, 0.001
+        while missing := [rank for rank in missing if not self._store.check([f"shardwright/meet/{name}/{rank}"])]:
+            if pause > BEAT / 4:
+                silent = heard.silent(self._read())
+                if any(silent[rank] for rank in missing):
+                    raise RuntimeError(f"Ranks {missing} did not come to make a group.")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"Waited {timeout:g} s for ranks {missing} to make a group.")
+            time.sleep(pause)
+            pause = min(2 * pause, BEAT / 2)
 
     # -- errors -------------------------------------------------------------------------------------------------------
 
@@ -196,44 +217,42 @@ class Reports:
     def lost(self, cause: BaseException, what: str) -> CoherenceError:
         """The error for a collective that did not end: who is gone, or has gone another way."""
         self._failed([])
-        now = self._read()
-        since = [time.monotonic()] * self.size  # when each process was last heard of
-        deadline = since[0] + 2 * SILENCE
+        heard, deadline = _Hearing(self.size), time.monotonic() + 2 * SILENCE
         while True:
-            time.sleep(BEAT / 2)
-            before, now = now, self._read()
-            for rank, (old, new) in enumerate(zip(before, now, strict=True)):
-                if old is None or new is None or old.beat != new.beat:
-                    since[rank] = time.monotonic()
-            blamed = self._to_blame(now, [time.monotonic() - heard > SILENCE for heard in since])
+            now = self._read()
+            silent = heard.silent(now)
+            blamed = self._to_blame(now, silent)
             if blamed or time.monotonic() > deadline:
                 break
+            time.sleep(BEAT / 2)
         blamed = blamed or [rank for rank in _elsewhere(now, self.calls) if rank != self.rank]
         self._failed(blamed)
         reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
         if not blamed:
             return self._ends([], f"The processes lost one another in {what}: {reason}")
-        told = " ".join(self._told(rank, now[rank]) for rank in blamed)
+        told = " ".join(self._told(rank, now[rank], silent[rank]) for rank in blamed)
         return self._ends(blamed, f"{told} rank {self.rank} waited in {what}. ({reason})")
 
     def _to_blame(self, now: "list[Report | None]", silent: list[bool]) -> list[int]:
         """Ranks that others blame, or that are gone."""
-        if now[0] is None and self.rank != 0:
+        if self._unreachable and self.rank != 0:
             return [0]
         told = sorted({rank for report in now if report is not None for rank in report.blames} - {self.rank})
-        gone = [r for r in self.calls.ranks if silent[r] or (it := now[r]) is None or it.status == "ended"]
+        gone = [r for r in self.calls.ranks if silent[r] or ((it := now[r]) is not None and it.status == "ended")]
         return told or [rank for rank in gone if rank != self.rank]
 
-    def _told(self, rank: int, report: "Report | None") -> str:
+    def _told(self, rank: int, report: "Report | None", silent: bool) -> str:
         if report is None:
             return f"rank {rank} does not answer."
         key, own = self.calls.key, self.calls.count
         count = report.calls.get(key, 0)
         if report.status == "ended":
             return f"rank {rank} has ended after its call {count}, {report.call}."
+        if silent:
+            return f"rank {rank} was killed or hangs after its call {count}, {report.call}."
         if count != own or report.digests.get(key, [])[-1:] != self.calls.digests[-1:]:
             return f"rank {rank} is at its call {count}, {report.call}, while this is call {own}."
-        return f"rank {rank} was killed or hangs at its call {count}, {report.call}."
+        return f"rank {rank} did not go on after its call {count}, {report.call}."
 
     def _first_difference(self, blamed: Sequence[int], reports: "list[Report | None]") -> str:
         """The first call that a rank to blame made and others did not, in words."""
@@ -255,10 +274,7 @@ class Reports:
 
     def _failed(self, blames: Sequence[int]) -> None:
         self._status, self._blames = "failed", list(blames)
-        try:
-            self._write()
-        except RuntimeError:  # the store has gone with rank 0, which is then to blame
-            return
+        self._told_others()
 
     def _after(self, ready: Any, limit: float) -> "list[Report | None]":
         """The reports once a condition holds, or some seconds later."""
@@ -272,6 +288,23 @@ class Reports:
     def _ends(self, blamed: Sequence[int], text: str) -> CoherenceError:
         self.error = CoherenceError(f"{text} This run has ended: start all processes again.", tuple(blamed))
         return self.error
+
+
+class _Hearing:
+    """Which processes are silent: have not reported for a while."""
+
+    def __init__(self, size: int) -> None:
+        self._beats: list[int | None] = [None] * size
+        self._since = [time.monotonic()] * size
+
+    def silent(self, reports: "Sequence[Report | None]") -> list[bool]:
+        """For each process whether it is, by its newest report."""
+        now = time.monotonic()
+        for rank, report in enumerate(reports):
+            beat = None if report is None else report.beat
+            if beat is None or beat != self._beats[rank]:  # one that never reported may still be starting
+                self._beats[rank], self._since[rank] = beat, now
+        return [now - since > SILENCE for since in self._since]
 
 
 def _elsewhere(reports: "Sequence[Report | None]", calls: Calls) -> list[int]:

@@ -104,7 +104,9 @@ class World:
 
     def _new(self, ranks: tuple[int, ...], backend: str, name: str) -> Group:
         """A new group. `dist.new_group` would sort the ranks, and names groups by how many a process has made before."""
-        store = dist.distributed_c10d.PrefixStore(f"shardwright/{name}/{'-'.join(map(str, ranks))}", self._store)
+        key = f"{name}/{'-'.join(map(str, ranks))}"
+        self.reports.meet(key, ranks, self.timeout)  # torch would wait without hearing that one is gone
+        store = dist.distributed_c10d.PrefixStore(f"shardwright/{key}", self._store)
         own, wait = ranks.index(self.rank), timedelta(seconds=self.timeout)
         if backend == "gloo":
             return Group(dist.ProcessGroupGloo(store, own, len(ranks), wait), ranks, own)
