@@ -16,6 +16,7 @@ EVERYWHERE = "ws"  # torch moves these, but computes next to nothing in them
 _ORDER = "torch does not order complex numbers"
 HOST: dict[str, tuple[str, str]] = {  # function: the letters of dtypes, and why
     "abs": ("b", "torch has none for booleans"),
+    "acos": ("c", "torch's is π/2 - asin: inexact near 1, and 0 has another sign"),
     "argmax": ("c", _ORDER),
     "cbrt": ("f", "torch has none; a power rounds otherwise, and has no negative roots"),
     "ceil": ("b", "torch has none for booleans"),
