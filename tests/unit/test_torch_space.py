@@ -327,6 +327,15 @@ def test_reductions_have_numpys_dtypes(name, dtype):
         assert_like_numpy(in_torch(lambda x, axis=axis: getattr(SPACE, name)(x, axis=axis), x), expected)
 
 
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+@pytest.mark.parametrize("name", "sum prod cumulative_sum cumulative_prod mean".split())
+def test_totals_of_complex_infinities_are_numpys(name, dtype):
+    for parts in ([(np.inf, -0.0)], [(np.inf, 2.5), (1, 2)], [(0, -np.inf), (1, 0)], [(1, 2), (-2, 1), (0.5, 0)]):
+        x = np.array(parts, np.float64).view(np.complex128)[:, 0].astype(dtype)
+        expected = in_numpy(lambda x: getattr(np, name)(x, axis=0), x)
+        assert_like_numpy(in_torch(lambda x: getattr(SPACE, name)(x, axis=0), x), expected)
+
+
 def test_elements_move_in_every_dtype():
     for dtype in DTYPES:
         x = np.arange(1, 7).reshape(2, 3).astype(dtype)

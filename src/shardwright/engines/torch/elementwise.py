@@ -146,7 +146,7 @@ def _remainder(x: Any, y: Any) -> Tensor:
 
 
 def _pow(x: Tensor, y: Tensor) -> Tensor:
-    if y.dtype.is_signed and bool((y < 0).any()):
+    if x.numel() and y.dtype.is_signed and bool((y < 0).any()):
         raise ValueError("Integers to negative integer powers are not allowed.")
     return torch.pow(x, y)
 
