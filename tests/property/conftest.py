@@ -5,7 +5,7 @@ import pytest
 import strategies
 
 
-@pytest.fixture(autouse=True, params=["numpy", "literal"])
+@pytest.fixture(autouse=True, params=["numpy", "literal", "torch"])
 def engine(request, monkeypatch):
     monkeypatch.setattr(strategies, "ENGINE", [request.param])
     return request.param

@@ -1,14 +1,26 @@
 """What the tests of the torch engine over processes run in each of them."""
 
+import contextlib
 import os
+import pickle
 import signal
+from unittest import mock
 
 import numpy as np
+import torch
 
 import shardwright as sw
+import shardwright.engines.torch.transport as transport
+import shardwright.numpy as snp
 from shardwright import P
+from shardwright.engines import engine_named, engine_of
+from shardwright.engines.torch.distributed import Distributed
 from shardwright.engines.torch.processes import World
+from shardwright.plan import sub_blocks
+from shardwright.sharding import as_dtype, layout_of
 
+DTYPES = """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64 complex128
+float8_e4m3fn float8_e5m2""".split()
 HOST = np.arange(24.0).reshape(6, 4)
 
 
@@ -115,3 +127,182 @@ def parts_in_a_local_operation(bad):
     with sw.checked():
         y = x + 1 if rank() != bad else x + 2
     return y.shape
+
+
+# -- all ranks go one way --------------------------------------------------------------------------------------------
+
+
+def refused(call, *args):
+    """The text of the error that a call raises."""
+    try:
+        call(*args)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def reads():
+    """Host reads give every process the same; looking at a variable sends nothing, so one rank may do it alone."""
+    x = sw.shard(HOST, mesh(), P("dp", "tp"))
+    alone = repr(x) if rank() == 1 else ""
+    own = x.shards[mesh().position(rank())].data
+    return {
+        "whole": np.asarray(x).tolist(),
+        "item": x.sum().item(),
+        "bool": bool(x.max() > 22),
+        "text": str(x[0]),
+        "alone": alone,
+        "own": own.tolist(),
+        "shards": [(shard.device, shard.coords) for shard in x.shards],
+        "other": refused(lambda: x.shards[3 if rank() != 3 else 0].data),
+        "pickle": refused(pickle.dumps, x),
+        "torch": x.torch().tolist(),
+        "tensor": np.asarray(sw.shard(torch.arange(6.0), mesh(), P("tp")) * 2).tolist(),
+    }
+
+
+def refusals():
+    big, small = sw.Mesh(x=8, engine="torch"), sw.Mesh(x=2, engine="torch")
+    with_two = refused(sw.shard, HOST, small, P("x"))
+    explained = sw.explain(lambda x: x @ x.T, sw.ShapeDtype((64, 64), "float32", sw.Sharding(big, P("x")))).total_bytes
+    return refused(sw.shard, HOST, big, P("x")), with_two, explained
+
+
+def cuts_without_sending():
+    """A host tensor that every process has is cut without a message."""
+    kept = {name: getattr(transport, name) for name in ("exchange", "all_gather", "all_reduce")}
+    try:
+        for name in kept:
+            setattr(transport, name, _forbidden)
+        return sw.shard(HOST, mesh(), P("tp", "dp")).data.tolist()
+    finally:
+        for name, function in kept.items():
+            setattr(transport, name, function)
+
+
+def _forbidden(*args):
+    raise AssertionError("nothing may be sent here")
+
+
+def computes_without_gathering():
+    """While a program runs nothing is brought to the host."""
+    x = sw.shard(HOST, mesh(), P("dp", "tp"))
+
+    def body(x):
+        y = snp.cumulative_sum(snp.roll(x, 1, axis=1), axis=0) @ x.T
+        return sw.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, snp.flip(s[1], axis=0) * 0.5), (0, y))[1].sum(
+            axis=0
+        )
+
+    with mock.patch.object(Distributed, "whole", _forbidden), mock.patch.object(Distributed, "values", _forbidden):
+        made, eager = sw.sjit(body)(x), body(x)
+    return np.asarray(made).tolist(), np.asarray(eager).tolist()
+
+
+def joins_parts(rows, axes):
+    """Each process gives its own rows, numbered."""
+    m = mesh()
+    place = dict(zip(m.device_ids, np.ndindex(*m.shape), strict=True))[rank()]
+    number = int(np.ravel_multi_index([place[m.axis_names.index(a)] for a in axes], [m.sizes[a] for a in axes]))
+    part = {"x": np.full((rows[number], 3), number), "y": torch.full((rows[number],), float(number))}
+    made = sw.from_process_local(part, m, axes=axes)
+    return np.asarray(made["x"])[:, 0].tolist(), made["x"].sharding.spec, np.asarray(made["y"]).tolist()
+
+
+def joins_parts_that_differ():
+    return refused(sw.from_process_local, np.full(2, rank()), mesh(), 0, "dp")
+
+
+def finds():
+    """Data-dependent shapes: processes agree on how much each found."""
+    x = sw.shard(HOST % 5, mesh(), P("dp", "tp"))
+    return [np.asarray(y).tolist() for y in (snp.unique_values(x), *snp.nonzero(x > 2), x[x > 3])]
+
+
+def counts(seed, number):
+    """Bytes that come in each step of random changes of sharding, as counted on the wire and as predicted; and whether each
+    process then holds, to the bit, what the literal engine says."""
+    engine, literal = engine_of(mesh()), engine_named("literal")
+    engine.check(mesh())
+    rng, rows = np.random.default_rng(seed), []
+    for _ in range(number):
+        shape = tuple(int(n) for n in rng.integers(1, 9, rng.integers(1, 4)))
+        host = rng.integers(0, 99, shape)
+        source, target = (_drawn(rng, shape) for _ in range(2))
+        data, copy = engine.put(host, layout_of(source, shape)), literal.put(host, layout_of(source, shape))
+        for step in sw.plan_reshard(shape, host.dtype, mesh(), source, target).steps:
+            with _counting() as tally:
+                data = engine.step(step, data)
+            copy = literal.step(step, copy)
+            own = copy.parts[engine.place(mesh())]
+            same = own.shape == tuple(data.shape) and bool((own == data.numpy()).all())
+            rows.append((str(step), step.received, sum(tally), same))
+    return rows
+
+
+def _drawn(rng, shape):
+    axes = ["dp", "tp"] if rng.integers(2) else ["tp", "dp"]
+    dims = [[] for _ in shape]
+    left = []
+    for axis in axes:
+        at = int(rng.integers(-1, len(shape)))
+        (dims[at] if at >= 0 else left).append(axis)
+    return sw.Sharding(mesh(), P(*dims), partial=tuple(left) if rng.integers(2) else ()).for_shape(shape)
+
+
+@contextlib.contextmanager
+def _counting():
+    """Bytes that this process receives from others."""
+    tally = []
+
+    def exchange(group, sends, sizes, original=transport.exchange):
+        width = sends[0].dtype.itemsize
+        tally.append(sum(n for at, n in enumerate(sizes) if at != group.own) * width)
+        return original(group, sends, sizes)
+
+    def all_gather(group, tensor, original=transport.all_gather):
+        tally.append(tensor.numel() * tensor.dtype.itemsize * (len(group.ranks) - 1))
+        return original(group, tensor)
+
+    def all_reduce(group, tensor, op, combine, original=transport.all_reduce):
+        if tensor.dtype in transport.NATIVE.get(op, (None, ()))[1]:  # what the ring of that many elements brings
+            sizes = [b - a for a, b in sub_blocks(tensor.numel(), len(group.ranks))]
+            tally.append((2 * sum(sizes) - sizes[group.own] - sizes[group.own - 1]) * tensor.dtype.itemsize)
+        return original(group, tensor, op, combine)
+
+    with (
+        mock.patch.object(transport, "exchange", exchange),
+        mock.patch.object(transport, "all_gather", all_gather),
+        mock.patch.object(transport, "all_reduce", all_reduce),
+    ):
+        yield tally
+
+
+def dtypes():
+    """Every dtype is moved, and summed where sums have a meaning."""
+    found = {}
+    for name in DTYPES:
+        host = (np.arange(12) % 7).astype(as_dtype(name)).reshape(4, 3)
+        x = sw.shard(host, mesh(), P("dp"))
+        moved = np.asarray(x.reshard(P(None, ("tp", "dp"))))
+        total = np.asarray(x.max(axis=0)) if host.dtype.kind != "c" else np.asarray(x.sum(axis=0))
+        found[name] = (bool((moved == host).all()), total.astype(np.complex128).real.tolist(), str(moved.dtype))
+    return found
+
+
+def keeps_nan():
+    """A maximum keeps NaNs, whichever process has them."""
+    host = HOST.astype(np.float32)
+    host[5, 1] = np.nan
+    x = sw.shard(host, mesh(), P("dp", "tp"))
+    return np.asarray(x.max(axis=0)).tolist(), np.asarray(x.min()).tolist()
+
+
+def moves_to_a_part_of_the_mesh():
+    """Arrays go to a submesh and back; processes outside of it hold nothing and are told so."""
+    x = sw.shard(HOST, mesh(), P("dp", "tp"))
+    part = mesh().submesh((1, 2))
+    y = x.reshard(sw.Sharding(part, P("tp")))
+    text = refused(lambda: y + 1) if rank() > 1 else ""
+    back = y.reshard(sw.Sharding(mesh(), P("dp")))
+    return np.asarray(back).tolist(), text

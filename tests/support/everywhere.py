@@ -21,13 +21,13 @@ def module_at(path):
     return module
 
 
-def run_property(path, name, examples, number=0, **parameters):
+def run_property(path, test_name, examples, parameters=None, number=0):
     """Run a property on every process, on meshes with a device for each; the seed makes all draw the same examples."""
     import strategies
 
     strategies.ENGINE[:] = ["torch"]
     strategies.DEVICES[:] = [int(os.environ["WORLD_SIZE"])]
-    test = getattr(module_at(path), name)
+    test = getattr(module_at(path), test_name)
     test._hypothesis_internal_use_settings = settings(
         max_examples=examples,
         database=None,
@@ -36,5 +36,14 @@ def run_property(path, name, examples, number=0, **parameters):
         suppress_health_check=list(HealthCheck),
         print_blob=False,
     )
-    seed(number)(test)(**parameters)
+    seed(number)(test)(**(parameters or {}))
     return examples
+
+
+def run_cases(names, examples):
+    """Operations by the names of their cases."""
+    for name in names:
+        run_property(
+            "property/test_operations.py", "test_an_operation_gives_what_numpy_gives", examples, {"name": name}
+        )
+    return len(names)

@@ -375,10 +375,10 @@ def test_processes_with_different_programs_are_told_the_first_step_that_differs(
 def test_an_engine_with_several_processes_compares_programs_before_it_runs(monkeypatch):
     engine = engine_named("numpy")
     monkeypatch.setattr(engine, "processes", 2)
-    monkeypatch.setattr(engine, "agree", lambda steps: agree([steps, steps]))
+    monkeypatch.setattr(engine, "agree", lambda mesh, steps: agree([steps, steps]))
     (x,) = arrays((X, P("data")))
     step = sw.sjit(lambda x: x + 1)
     assert_same(step(x), X + 1)
-    monkeypatch.setattr(engine, "agree", lambda steps: agree([steps, (*steps[:1], "%1: another")]))
+    monkeypatch.setattr(engine, "agree", lambda mesh, steps: agree([steps, (*steps[:1], "%1: another")]))
     with pytest.raises(ProgramError, match=r"Step 1 of process 0 is\n  %1: f64\[8@data,4\] = add"):
         sw.sjit(lambda x: x + 1)(x)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+_ALWAYS = os.environ.get("SHARDWRIGHT_CHECK", "") not in ("", "0")
 _checked: ContextVar[bool] = ContextVar("checked", default=False)
 
 
@@ -24,4 +25,4 @@ def checked() -> Iterator[None]:
 
 def is_checked() -> bool:
     """Whether every call is compared here."""
-    return _checked.get() or os.environ.get("SHARDWRIGHT_CHECK", "") not in ("", "0")
+    return _ALWAYS or _checked.get()

@@ -105,7 +105,7 @@ class Literal(LaneViews):
                 f"are more than its {MOST_DEVICES:,}. Use a smaller mesh, or engine='numpy'."
             )
 
-    def agree(self, steps: tuple[str, ...]) -> None:
+    def agree(self, mesh: Mesh, steps: tuple[str, ...]) -> None:
         """There is one process."""
 
     # -- counting -----------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class Literal(LaneViews):
 
     # -- programs -----------------------------------------------------------------------------------------------------
 
-    def compile(self, code: Code, label: str = "") -> Callable[..., tuple[Any, ...]]:
+    def compile(self, code: Code, mesh: Mesh, label: str = "") -> Callable[..., tuple[Any, ...]]:
         """A function that runs the code one instruction after the other."""
         return self.interpreter(code, None)
 

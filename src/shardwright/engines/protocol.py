@@ -103,7 +103,7 @@ class Engine(Protocol):
     def copy(self, data: Data) -> Data:
         """The same shards in memory of their own."""
 
-    def compile(self, code: "Code", label: str = "") -> Runner:
+    def compile(self, code: "Code", mesh: Mesh, label: str = "") -> Runner:
         """A function from the data of a program's inputs to that of its outputs; equals running it step by step. The label is
         the same for the same program in all processes."""
 
@@ -122,5 +122,5 @@ class Engine(Protocol):
     def forget_sends(self, mesh: Mesh) -> None:
         """Drop open sends, after an error."""
 
-    def agree(self, steps: tuple[str, ...]) -> None:
+    def agree(self, mesh: Mesh, steps: tuple[str, ...]) -> None:
         """Refuse to go on unless every process holds the same program; names the first step that differs."""

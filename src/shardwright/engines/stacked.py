@@ -57,7 +57,7 @@ class Stacked(LaneViews):
     def check(self, mesh: Mesh) -> None:
         """Virtual devices cost nothing: every mesh will do."""
 
-    def agree(self, steps: tuple[str, ...]) -> None:
+    def agree(self, mesh: Mesh, steps: tuple[str, ...]) -> None:
         """There is one process."""
 
     # -- three forms -----------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Stacked(LaneViews):
         shards = lanes.data[tuple(slice(0, n) for n in layout.lane_shape)]
         return shards if layout.sharding.halo else self.gathered(shards, layout)
 
-    def compile(self, code: Code, label: str = "") -> Callable[..., tuple[Data, ...]]:
+    def compile(self, code: Code, mesh: Mesh, label: str = "") -> Callable[..., tuple[Data, ...]]:
         """One generated Python function, a line an operation, on whole tensors."""
         return compiled(self, code)
 

@@ -126,9 +126,9 @@ class Lowered:
         label = ""
         if engine.processes > 1:  # before the first collective: a process with another program would wait for ever
             fingerprint = self.program.fingerprint
-            engine.agree(fingerprint)
+            engine.agree(self.mesh, fingerprint)
             label = "\n".join((self.name, *fingerprint))
-        self._run = engine.compile(self.code, label)
+        self._run = engine.compile(self.code, self.mesh, label)
         return self._run
 
     def data(self, leaves: Sequence[Any], outside: Sequence[Array]) -> list[Any]:

@@ -65,6 +65,6 @@ def _payload(node: Node) -> Any:
 
 def compiled(program: Program) -> Callable[..., tuple[Any, ...]]:
     """A function from the data of a program's inputs to a tuple of its outputs' data; constants are read at every call."""
-    run = engine_of(program.mesh).compile(code_of(program)[0])
+    run = engine_of(program.mesh).compile(code_of(program)[0], program.mesh)
     constants = list(program.constants.items())
     return lambda *data: run(*data, *(value.placed(layout(node)) for node, value in constants))

@@ -33,11 +33,12 @@ def key_of(text: str) -> int:
 
 
 class Calls:
-    """The calls of this process: how many, their digest, the last of them."""
+    """The calls of this process on meshes of some ranks: how many, their digest, the last of them."""
 
-    __slots__ = ("count", "digest", "last", "waits")
+    __slots__ = ("count", "digest", "last", "ranks", "waits")
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        self.ranks = ranks
         self.count, self.digest = 0, 0
         self.last: deque[tuple[int, int, Any, Any, int]] = deque(maxlen=KEPT)  # number, digest, text, the user's line
         self.waits = False  # for other processes
@@ -51,6 +52,11 @@ class Calls:
             self.last.append((self.count, self.digest, text, None, 0))
         else:
             self.last.append((self.count, self.digest, text, frame.f_code, frame.f_lasti))
+
+    @property
+    def key(self) -> str:
+        """The ranks, as a word."""
+        return "-".join(map(str, self.ranks))
 
     @property
     def now(self) -> str:
@@ -77,8 +83,8 @@ class Report(NamedTuple):
     """Where a process is."""
 
     beat: int
-    calls: int
-    digests: list[tuple[int, int]]  # after its last calls, by their numbers
+    calls: dict[str, int]  # how many on meshes of which ranks
+    digests: dict[str, list[tuple[int, int]]]  # after the last of them, by their numbers
     call: str
     status: str  # running, waiting, failed or ended
     blames: list[int]  # of a failed process: the ranks that it says are to blame
@@ -88,20 +94,27 @@ class Report(NamedTuple):
     def read(text: bytes) -> "Report":
         """From what a process has written."""
         beat, calls, digests, call, status, blames, recent = json.loads(text)
-        return Report(beat, calls, [(n, d) for n, d in digests], call, status, blames, [(n, t) for n, t in recent])
+        known = {key: [(n, d) for n, d in some] for key, some in digests.items()}
+        return Report(beat, calls, known, call, status, blames, [(n, t) for n, t in recent])
 
 
 class Reports:
     """What processes tell one another about where they are, through the store that the process group was made with."""
 
-    def __init__(self, store: Any, rank: int, size: int, calls: Calls) -> None:
-        self._store, self.rank, self.size, self.calls = store, rank, size, calls
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        self._store, self.rank, self.size = store, rank, size
+        self.calls = Calls(tuple(range(size)))  # those that are running
+        self._all = {self.calls.ranks: self.calls}
         self._beat, self._status = 0, "running"
         self._blames: list[int] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shardwright reports", daemon=True)
         self.error: CoherenceError | None = None
+
+    def calls_of(self, ranks: tuple[int, ...]) -> Calls:
+        """The calls on meshes of some ranks."""
+        return self._all.setdefault(ranks, Calls(ranks))
 
     @property
     def is_over(self) -> bool:
@@ -136,7 +149,9 @@ class Reports:
             calls, failed = self.calls, self._status == "failed"
             recent = calls.recent if failed else []
             status = "waiting" if calls.waits and self._status == "running" else self._status
-            report = Report(self._beat, calls.count, calls.digests, calls.now, status, self._blames, recent)
+            known = list(self._all.values())
+            counts, digests = {some.key: some.count for some in known}, {some.key: some.digests for some in known}
+            report = Report(self._beat, counts, digests, calls.now, status, self._blames, recent)
             self._store.set(f"shardwright/report/{self.rank}", json.dumps(report))
 
     def _read(self) -> "list[Report | None]":
@@ -154,17 +169,19 @@ class Reports:
     def diverged(self, counts: Sequence[tuple[int, int]], what: str, detail: Sequence[str] = ()) -> CoherenceError:
         """The error for processes whose calls differ; all of them see the same counts and digests. `detail` has the steps of a
         program that is about to run."""
-        blamed = _minority(counts)
+        ranks = self.calls.ranks
+        blamed = [ranks[at] for at in _minority(counts)]
         if detail:
             self._store.set(f"shardwright/program/{self.rank}", json.dumps(detail))
         self._failed(blamed)
-        reports = self._after(lambda found: all(r is None or r.status in ("failed", "ended") for r in found), SILENCE)
+        done = ("failed", "ended")
+        reports = self._after(lambda found: all(found[r] is None or found[r].status in done for r in ranks), SILENCE)
         told = self._first_difference(blamed, reports) + self._first_step(blamed, detail)
         return self._ends(blamed, f"{told} Compared before {what}.")
 
     def _first_step(self, blamed: Sequence[int], detail: Sequence[str]) -> str:
         """Where the programs of two processes differ."""
-        good = next(rank for rank in range(self.size) if rank not in blamed)
+        good = next(rank for rank in self.calls.ranks if rank not in blamed)
         if not detail or not all(self._store.check([f"shardwright/program/{rank}"]) for rank in (good, blamed[0])):
             return ""
         ours, theirs = (json.loads(self._store.get(f"shardwright/program/{rank}")) for rank in (good, blamed[0]))
@@ -191,7 +208,7 @@ class Reports:
             blamed = self._to_blame(now, [time.monotonic() - heard > SILENCE for heard in since])
             if blamed or time.monotonic() > deadline:
                 break
-        blamed = blamed or [rank for rank in _elsewhere(now) if rank != self.rank]
+        blamed = blamed or [rank for rank in _elsewhere(now, self.calls) if rank != self.rank]
         self._failed(blamed)
         reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
         if not blamed:
@@ -204,22 +221,24 @@ class Reports:
         if now[0] is None and self.rank != 0:
             return [0]
         told = sorted({rank for report in now if report is not None for rank in report.blames} - {self.rank})
-        gone = [r for r, report in enumerate(now) if silent[r] or report is None or report.status == "ended"]
+        gone = [r for r in self.calls.ranks if silent[r] or (it := now[r]) is None or it.status == "ended"]
         return told or [rank for rank in gone if rank != self.rank]
 
     def _told(self, rank: int, report: "Report | None") -> str:
         if report is None:
             return f"rank {rank} does not answer."
+        key, own = self.calls.key, self.calls.count
+        count = report.calls.get(key, 0)
         if report.status == "ended":
-            return f"rank {rank} has ended after its call {report.calls}, {report.call}."
-        own = self.calls.count
-        if report.calls != own or report.digests[-1:] != [(own, self.calls.digest)]:
-            return f"rank {rank} is at its call {report.calls}, {report.call}, while this is call {own}."
-        return f"rank {rank} was killed or hangs at its call {report.calls}, {report.call}."
+            return f"rank {rank} has ended after its call {count}, {report.call}."
+        if count != own or report.digests.get(key, [])[-1:] != self.calls.digests[-1:]:
+            return f"rank {rank} is at its call {count}, {report.call}, while this is call {own}."
+        return f"rank {rank} was killed or hangs at its call {count}, {report.call}."
 
     def _first_difference(self, blamed: Sequence[int], reports: "list[Report | None]") -> str:
         """The first call that a rank to blame made and others did not, in words."""
-        good = next((r for rank, r in enumerate(reports) if rank not in blamed and r is not None and r.recent), None)
+        others = (reports[rank] for rank in self.calls.ranks if rank not in blamed)
+        good = next((report for report in others if report is not None and report.recent), None)
         for rank in blamed:
             report = reports[rank]
             if good is None or report is None or not report.recent:
@@ -255,21 +274,21 @@ class Reports:
         return self.error
 
 
-def _elsewhere(reports: "Sequence[Report | None]") -> list[int]:
+def _elsewhere(reports: "Sequence[Report | None]", calls: Calls) -> list[int]:
     """The ranks that have gone another way than most, or are behind without waiting for anyone."""
-    known = [report for report in reports if report is not None]
-    common = min(report.calls for report in known)
-    at = [dict(report.digests).get(common, 0) if report is not None else -1 for report in reports]
-    if len(set(at)) > 1:
-        return _minority([(common, digest) for digest in at])
-    ahead = max(report.calls for report in known)
-    behind = [rank for rank, report in enumerate(reports) if report is not None and report.calls < ahead]
-    idle = [rank for rank in behind if (report := reports[rank]) is not None and report.status == "running"]
+    key, known = calls.key, {rank: report for rank in calls.ranks if (report := reports[rank]) is not None}
+    counts = {rank: report.calls.get(key, 0) for rank, report in known.items()}
+    common = min(counts.values())
+    digests = [dict(known[rank].digests.get(key, [])).get(common, 0) if rank in known else -1 for rank in calls.ranks]
+    if len(set(digests)) > 1:
+        return [calls.ranks[at] for at in _minority([(common, digest) for digest in digests])]
+    behind = [rank for rank, count in counts.items() if count < max(counts.values())]
+    idle = [rank for rank in behind if known[rank].status == "running"]
     return idle or behind
 
 
 def _minority(counts: Sequence[tuple[int, int]]) -> list[int]:
-    """The ranks that are not where most are; of equally many, rank 0's side is right."""
+    """The members that are not where most are; of equally many, the first one's side is right."""
     sides: dict[tuple[int, int], list[int]] = {}
     for rank, at in enumerate(counts):
         sides.setdefault(at, []).append(rank)

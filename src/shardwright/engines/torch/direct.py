@@ -111,8 +111,15 @@ def _is_bound(kind: Kind) -> bool:
 
 
 def _where(call: Call, kinds: Kinds, space: Space) -> Function | None:
-    same = len(call.dtypes) == len(kinds) and kinds[1] == kinds[2]
-    return torch.where if kinds[0] == np.dtype(bool) and same else None
+    """Torch's own for tensors of one dtype, or for a tensor and a scalar that does not change its dtype."""
+    if kinds[0] != np.dtype(bool):
+        return None
+    if len(call.dtypes) == len(kinds) and kinds[1] == kinds[2]:
+        return torch.where
+    dtypes = call.dtypes[1:]
+    weak = all(kind is float or kind is int for kind in kinds[1:] if isinstance(kind, type))
+    one = len(dtypes) == 1 and dtypes[0] in _SCALED[:2] and call.result_dtypes[0] == dtypes[0]
+    return torch.where if one and weak and _gives(torch.where, kinds, dtypes[0], space) else None
 
 
 def _by_method(name: str) -> Make:

@@ -21,7 +21,7 @@ from shardwright.collectives import AllReduce, Collective, Recv, ReduceScatter, 
 from shardwright.engines.checks import is_checked
 from shardwright.engines.compiled import Compiler
 from shardwright.engines.mailbox import Mailbox, received
-from shardwright.engines.torch.coherence import key_of
+from shardwright.engines.torch.coherence import Calls, key_of
 from shardwright.engines.torch.convert import from_host, to_host, torch_dtype
 from shardwright.engines.torch.own import Absent, Own
 from shardwright.engines.torch.processes import World, ranks_in_use
@@ -64,6 +64,7 @@ class Distributed:
     def __init__(self, device: str) -> None:
         self._device = device
         self._mailbox = Mailbox()
+        self._calls: dict[Mesh, Calls] = {}
         self._routes: Cache[Any, Any] = Cache(limit=16 * MIB, size=lambda route: 2000)
 
     @cached_property
@@ -105,25 +106,33 @@ class Distributed:
 
     # -- the same calls everywhere ------------------------------------------------------------------------------------
 
-    def note(self, key: int, text: Any, scalars: Sequence[Any] = ()) -> None:
-        """Part of what all processes must do alike: a call, and the scalars among its operands."""
-        world = self.world
-        if world.reports.error is not None:
-            raise CoherenceError(str(world.reports.error), world.reports.error.ranks)
+    def calls(self, mesh: Mesh) -> Calls:
+        """The calls on meshes of these processes, which all of them must make alike."""
+        found = self._calls.get(mesh)
+        if found is None:
+            found = self._calls[mesh] = self.world.reports.calls_of(tuple(sorted(map(int, mesh.device_ids))))
+        return found
+
+    def note(self, mesh: Mesh, key: int, text: Any, scalars: Sequence[Any] = ()) -> None:
+        """Part of what all processes of a mesh must do alike: a call, and the scalars among its operands."""
         for x in scalars:
             if not isinstance(x, Tensor):
-                key ^= key_of(f"{type(x).__name__} {x!r}")
-        world.calls.add(key, text)
+                key ^= key_of(repr(x))
+        reports = self.world.reports
+        if reports.error is not None:
+            raise CoherenceError(str(reports.error), reports.error.ranks)
+        calls = self._calls.get(mesh) or self.calls(mesh)
+        reports.calls = calls
+        calls.add(key, text)
         if is_checked():
-            self._compare(text)
+            self._compare(mesh, text)
 
-    def _compare(self, what: Any, detail: Sequence[str] = ()) -> None:
-        """Refuse to go on unless all processes have made the same calls."""
-        world = self.world
-        calls = world.calls
+    def _compare(self, mesh: Mesh, what: Any, detail: Sequence[str] = ()) -> None:
+        """Refuse to go on unless all processes of a mesh have made the same calls."""
+        calls, world = self.calls(mesh), self.world
         signed = calls.digest - 2**64 if calls.digest >= 2**63 else calls.digest
         mine = torch.tensor([calls.count, signed])
-        table = self._guarded(what, transport.all_gather, world.control, mine)
+        table = self._guarded(what, lambda: transport.all_gather(world.control(calls.ranks), mine))
         pairs = [(int(count), int(digest)) for count, digest in table.tolist()]
         if len(set(pairs)) > 1:
             raise world.reports.diverged(pairs, str(what), detail)
@@ -133,7 +142,7 @@ class Distributed:
         reports = self.world.reports
         if reports.error is not None:
             raise CoherenceError(str(reports.error), reports.error.ranks)
-        calls = self.world.calls
+        calls = reports.calls
         calls.waits = True
         try:
             return function(*args)
@@ -146,10 +155,10 @@ class Distributed:
         line = source_line()
         return f" ({line})" if line else ""
 
-    def agree(self, steps: tuple[str, ...]) -> None:
+    def agree(self, mesh: Mesh, steps: tuple[str, ...]) -> None:
         """Refuse to go on unless every process holds the same program; names the first step that differs."""
-        self.note(key_of("\n".join(steps)), f"a program of {len(steps)} steps")
-        self._compare(f"the program's first run{self._line()}", steps)
+        self.note(mesh, key_of("\n".join(steps)), f"a program of {len(steps)} steps")
+        self._compare(mesh, f"the program's first run{self._line()}", steps)
 
     # -- host tensors -------------------------------------------------------------------------------------------------
 
@@ -163,7 +172,7 @@ class Distributed:
         text = f"placing {describe(layout.sharding, layout.shape, np.dtype(np.uint8))[2:]} of {host.dtype}"
         size = math.prod(layout.shape) * host.dtype.itemsize
         known = zlib.crc32(_bytes(host)) if size <= FULLY_COMPARED or is_checked() else 0
-        self.note(key_of(f"{text} {known}"), text)
+        self.note(layout.mesh, key_of(f"{text} {known}"), text)
         return self._apart(self._cut(host, layout), layout, layout.partial_lanes)
 
     def _cut(self, host: Any, layout: Layout) -> Tensor:
@@ -199,9 +208,10 @@ class Distributed:
 
     def whole(self, data: Tensor, layout: Layout) -> NDArray[Any]:
         """The tensor on the host, reduced. A collective: every process gets it."""
-        text = f"reading {describe(layout.sharding, layout.shape, self.xp.dtype(self._held(data)))}"
-        self.note(key_of(text), text)
-        self._compare(text)
+        dtype = self.xp.dtype(self._held(data))
+        mesh, key, text = self._route(("reading", layout, dtype), lambda: _read_call(layout, dtype))
+        self.note(mesh, key, text)
+        self._compare(layout.mesh, text)
         target = layout_of(Sharding(layout.mesh), layout.shape)
         return to_host(self._moved(data, layout, target))
 
@@ -247,7 +257,7 @@ class Distributed:
     def agreed(self, mesh: Mesh, numbers: Mapping[int, Sequence[int]]) -> list[list[int]]:
         """Integers that each device knows, those of all devices in their order."""
         (mine,) = numbers.values()
-        self.note(key_of(f"{len(mine)} integers of each of {mesh.size}"), "sizes that all processes tell")
+        self.note(mesh, key_of(f"{len(mine)} integers of each of {mesh.size}"), "sizes that all processes tell")
         ranks = tuple(map(int, mesh.device_ids))
         given = torch.tensor(list(mine), dtype=torch.int64)
         table: list[list[int]] = self._guarded("telling sizes", self._gathered, ranks, given).tolist()
@@ -266,18 +276,19 @@ class Distributed:
         if not isinstance(what, Local) or [x.number for x in inputs] != list(range(len(plan.kinds))):
             return None
         function, note = self.computation(what, operand_kinds(plan, what, inputs)), self.note
+        mesh = plan.problem.mesh
         text = _described(plan)
         key = key_of(text)
         if any(not isinstance(kind, tuple) for kind in plan.kinds):
 
             def with_scalars(*data: Any) -> Any:
-                note(key, text, data)
+                note(mesh, key, text, data)
                 return function(*data)
 
             return with_scalars
 
         def alone(*data: Any) -> Any:
-            note(key, text)
+            note(mesh, key, text)
             return function(*data)
 
         return alone
@@ -293,11 +304,8 @@ class Distributed:
 
     def local(self, local: Local, data: Sequence[Any]) -> tuple[Tensor, ...]:
         """A kernel on this process's shards."""
-        shown = ", ".join(
-            describe(at.sharding, at.shape, d) for at, d in zip(local.operands, local.call.dtypes, strict=True)
-        )
-        text = f"{local.name} of {shown}" if shown else f"{local.name} of {local.results[0].shape}"
-        self.note(key_of(f"{text} {_attrs(local.call.attrs)}"), text, data)
+        mesh, key, text = self._route(local, lambda: _local_call(local))
+        self.note(mesh, key, text, data)
         held = [self._held(x) for x in data]
         kinds = kinds_of(local.call, [None if isinstance(x, Tensor) else x for x in held])
         made = self.computation(local, kinds)(*held)
@@ -307,8 +315,7 @@ class Distributed:
 
     def step(self, step: Step, data: Any) -> Any:
         """One step."""
-        text = f"{step} of {describe(step.source, step.shape, step.dtype)}"
-        self.note(key_of(f"{text} to {describe(step.result, step.result_shape, step.dtype)}"), text)
+        self.note(*self._route(("call", step), lambda: _step_call(step)))
         return self.run_step(step, data)
 
     def run_step(self, step: Step, data: Any) -> Any:
@@ -337,23 +344,23 @@ class Distributed:
 
     def _routed(self, step: Any, route: Route, data: Any, keep: bool = False) -> Tensor | None:
         """What messages make of a shard; with `keep` what none brings stays as it was, else it is the step's fill."""
-        parts: list[Tensor] = []
-        if route.ranks:
-            dtype = torch_dtype(step.dtype)
-            empty = torch.empty(0, dtype=dtype, device=self.device)
-            sends = [_flat([taken(data, box) for box in boxes], empty) for boxes in route.sends]
+        sends = [[taken(data, box) for box in boxes] for boxes in route.sends]
+        if len(route.ranks) == 1:
+            if route.is_complete and len(sends[0]) == 1 and not keep:
+                return sends[0][0]
+            parts = sends[0]
+        else:
+            empty = torch.empty(0, dtype=torch_dtype(step.dtype), device=self.device)
             sizes = [sum(count for _, count in some) for some in route.comes]
-            parts = self._guarded(step, self._exchange, route.ranks, sends, sizes)
+            flat = self._guarded(step, self._exchange, route.ranks, [_flat(some, empty) for some in sends], sizes)
+            if route.is_stacked and not keep:
+                return flat.reshape(route.shape)
+            parts = list(torch.split(flat, [count for some in route.comes for _, count in some]))
         if route.shape is None:
             return None
-        if not route.ranks and len(route.own) == 1 and route.is_complete and not keep:
-            return taken(data, route.own[0][0])
         made = data.clone() if keep else self._blank(step, route)
-        for source, target in route.own:
-            made[target] = taken(data, source)
-        for part, boxes in zip(parts, route.comes, strict=True):
-            for (target, _), piece in zip(boxes, torch.split(part, [count for _, count in boxes]), strict=True):
-                made[target] = piece.view(made[target].shape)
+        for (target, _), part in zip((box for some in route.comes for box in some), parts, strict=True):
+            made[target] = part.reshape(made[target].shape)
         return made
 
     def _blank(self, step: Any, route: Route) -> Tensor:
@@ -363,7 +370,7 @@ class Distributed:
         fill = step.fill if isinstance(step, Fetch) else 0
         return self.xp.full(route.shape, fill, dtype=step.dtype)
 
-    def _exchange(self, ranks: tuple[int, ...], sends: list[Tensor], sizes: list[int]) -> list[Tensor]:
+    def _exchange(self, ranks: tuple[int, ...], sends: list[Tensor], sizes: list[int]) -> Tensor:
         return transport.exchange(self.world.group(ranks, self._device), sends, sizes)
 
     def _all_gather(self, step: Move, data: Tensor) -> Tensor:
@@ -442,8 +449,7 @@ class Distributed:
     def move(self, data: Any, source: Layout, target: Layout) -> Any:
         """A change of sharding, step by step."""
         dtype = data.dtype if isinstance(data, Absent) else self.xp.dtype(data)
-        text = f"moving {describe(source.sharding, source.shape, dtype)}"
-        self.note(key_of(f"{text} to {describe(target.sharding, target.shape, dtype)} on {target.mesh}"), text)
+        self.note(*self._route((source, target, dtype), lambda: _move_call(source, target, dtype)))
         return self._moved(data, source, target)
 
     def _moved(self, data: Any, source: Layout, target: Layout) -> Any:
@@ -454,13 +460,13 @@ class Distributed:
 
     # -- programs -------------------------------------------------------------------------------------------------------
 
-    def compile(self, code: Code, label: str = "program") -> Callable[..., tuple[Any, ...]]:
+    def compile(self, code: Code, mesh: Mesh, label: str = "program") -> Callable[..., tuple[Any, ...]]:
         """One generated Python function; a call of it is one call of this process."""
         function, key, note = _Lines(self).function(code), key_of(label), self.note
         text = f"the program {label.partition(chr(10))[0]}"
 
         def call(*data: Any) -> tuple[Any, ...]:
-            note(key, text)
+            note(mesh, key, text)
             made: tuple[Any, ...] = function(*data)
             return made
 
@@ -490,13 +496,13 @@ class Distributed:
     def values(self, view: Own) -> list[NDArray[Any]]:
         """The tensors of all devices, in their order. A collective: every process gets them."""
         text = f"reading a tensor per device of {view.mesh}"
-        self.note(key_of(text), text)
-        self._compare(text)
+        self.note(view.mesh, key_of(text), text)
+        self._compare(view.mesh, text)
         shapes = [view.local_shapes.at(place) for place in range(view.mesh.size)]
         sizes = [math.prod(shape) for shape in shapes]
         ranks = tuple(map(int, view.mesh.device_ids))
         sends = [view.tensor.reshape(-1)] * len(ranks)
-        parts = self._guarded(text, self._exchange, ranks, sends, sizes)
+        parts = torch.split(self._guarded(text, self._exchange, ranks, sends, sizes), sizes)
         return [to_host(part.reshape(shape)) for part, shape in zip(parts, shapes, strict=True)]
 
     def value(self, view: Own, place: int) -> NDArray[Any]:
@@ -570,7 +576,7 @@ class Distributed:
             bound = collective.bind(mesh, shape, view.dtype, uneven=isinstance(collective, Scatter))
         step = LocalStep(bound, view.local_shapes, view.dtype)
         step.check()
-        self.note(key_of(f"{step.name} {bound} {view.local_shapes.shapes} {view.dtype}"), step.name)
+        self.note(mesh, key_of(f"{step.name} {bound} {view.local_shapes.shapes} {view.dtype}"), step.name)
         if step.reduces:
             return self._around(step, view)
         route = self._route(step, lambda: local_route(step, self.world.rank))
@@ -609,6 +615,43 @@ class _Lines(Compiler):
     def _step(self, what: Step) -> Callable[..., Any]:
         engine = self.engine
         return lambda data: engine.run_step(what, data)
+
+
+def wider(one: Mesh, other: Mesh) -> Mesh:
+    """The mesh whose processes all take part in a move between two."""
+    if one == other or set(other.device_ids) <= set(one.device_ids):
+        return one
+    if set(one.device_ids) <= set(other.device_ids):
+        return other
+    ids = sorted({*one.device_ids, *other.device_ids})
+    return Mesh({"process": len(ids)}, devices=ids, engine=one.engine, device=one.device)
+
+
+# What a call is in all processes alike: the mesh whose processes make it, 64 bits that stand for it, and words.
+
+
+def _local_call(local: Local) -> tuple[Mesh, int, str]:
+    pairs = zip(local.operands, local.call.dtypes, strict=True)
+    shown = ", ".join(describe(at.sharding, at.shape, dtype) for at, dtype in pairs)
+    text = f"{local.name} of {shown}" if shown else f"{local.name} of {local.results[0].shape}"
+    return (*local.operands, *local.results)[0].mesh, key_of(f"{text} {_attrs(local.call.attrs)}"), text
+
+
+def _step_call(step: Step) -> tuple[Mesh, int, str]:
+    text = f"{step} of {describe(step.source, step.shape, step.dtype)}"
+    key = key_of(f"{text} to {describe(step.result, step.result_shape, step.dtype)}")
+    return wider(step.source.mesh, step.result.mesh), key, text
+
+
+def _move_call(source: Layout, target: Layout, dtype: "np.dtype[Any]") -> tuple[Mesh, int, str]:
+    text = f"moving {describe(source.sharding, source.shape, dtype)}"
+    key = key_of(f"{text} to {describe(target.sharding, target.shape, dtype)} on {target.mesh}")
+    return wider(source.mesh, target.mesh), key, text
+
+
+def _read_call(layout: Layout, dtype: "np.dtype[Any]") -> tuple[Mesh, int, str]:
+    text = f"reading {describe(layout.sharding, layout.shape, dtype)}"
+    return layout.mesh, key_of(text), text
 
 
 def _flat(parts: list[Tensor], empty: Tensor) -> Tensor:

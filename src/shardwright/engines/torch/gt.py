@@ -58,8 +58,8 @@ class TorchProcess:
             if len(set(lengths)) == 1:
                 return transport.all_gather(over, data).flatten(0, 1)
             flat = data.reshape(-1)
-            pieces = transport.exchange(over, [flat] * len(lengths), [length * row for length in lengths])
-            return torch.cat(pieces).reshape(-1, *tensor.shape[1:])
+            joined = transport.exchange(over, [flat] * len(lengths), [length * row for length in lengths])
+            return joined.reshape(-1, *tensor.shape[1:])
 
         return call.run(gather, sums=False)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from shardwright.engines.torch.coherence import Calls, Reports
+from shardwright.engines.torch.coherence import Reports
 from shardwright.errors import EngineError
 from shardwright.mesh import Mesh
 
@@ -69,9 +69,7 @@ class World:
         self._groups: dict[tuple[tuple[int, ...], str], Group] = {}
         store: Any = dist.distributed_c10d._get_default_store()
         self._store = store
-        self.calls = Calls()
-        self.reports = Reports(store.clone(), self.rank, self.size, self.calls)
-        self.control = self._new(tuple(range(self.size)), "gloo", "control")
+        self.reports = Reports(store.clone(), self.rank, self.size)
         self.reports.start()
         atexit.register(self._ended, made)
 
@@ -95,6 +93,13 @@ class World:
         found = self._groups.get((ranks, backend))
         if found is None:
             found = self._groups[ranks, backend] = self._new(ranks, backend, backend)
+        return found
+
+    def control(self, ranks: tuple[int, ...]) -> Group:
+        """The group of some ranks that only compares calls."""
+        found = self._groups.get((ranks, "control"))
+        if found is None:
+            found = self._groups[ranks, "control"] = self._new(ranks, "gloo", "control")
         return found
 
     def _new(self, ranks: tuple[int, ...], backend: str, name: str) -> Group:

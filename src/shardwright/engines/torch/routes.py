@@ -11,19 +11,17 @@ Shape = tuple[int, ...]
 
 
 class Route(NamedTuple):
-    """The part of one process in a move: boxes of its shard for each member of a group, and where what they send goes."""
+    """The part of one process in a move: boxes of its shard for each member of a group, and where what they send goes.
 
-    ranks: tuple[int, ...]  # the group, in the mesh's order; () if nothing is sent
+    What stays here is a message like the others, from this process to itself.
+    """
+
+    ranks: tuple[int, ...]  # the group, in the mesh's order; this process alone if nothing is sent
     shape: Shape | None  # of the result here; None if this process has no part of it
-    own: list[tuple[Box, Box]]  # what stays here: from, to
     sends: list[list[Box]]  # for each member
     comes: list[list[tuple[Box, int]]]  # from each member: to, how many elements
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether messages fill the whole result."""
-        boxes = [box for _, box in self.own] + [box for some in self.comes for box, _ in some]
-        return self.shape is not None and sum(map(elements, boxes)) == elements(tuple(slice(0, n) for n in self.shape))
+    is_complete: bool  # whether messages fill the whole result
+    is_stacked: bool  # and what members send, one after the other, is the result
 
 
 def elements(box: Box) -> int:
@@ -77,17 +75,34 @@ def _route(
     arrived: "Iterable[tuple[int, Box, Box]]",
     left: "Iterable[tuple[int, Box]]",
 ) -> Route:
-    own: list[tuple[Box, Box]] = []
-    sends: list[list[Box]] = [[] for _ in ranks]
-    comes: list[list[tuple[Box, int]]] = [[] for _ in ranks]
+    members = ranks or (rank,)
+    sends: list[list[Box]] = [[] for _ in members]
+    comes: list[list[tuple[Box, int]]] = [[] for _ in members]
     for sender, source, target in arrived:
+        if not elements(target):
+            continue
+        comes[members.index(sender)].append((target, elements(target)))
         if sender == rank:
-            own.append((source, target))
-        elif elements(target):
-            comes[ranks.index(sender)].append((target, elements(target)))
+            sends[members.index(rank)].append(source)
     for receiver, source in left:
-        sends[ranks.index(receiver)].append(source)
-    return Route(ranks, shape, own, sends, comes)
+        sends[members.index(receiver)].append(source)
+    boxes = [box for some in comes for box, _ in some]
+    complete = shape is not None and sum(map(elements, boxes)) == elements(tuple(slice(0, n) for n in shape))
+    return Route(members, shape, sends, comes, complete, complete and shape is not None and _is_stacked(shape, boxes))
+
+
+def _is_stacked(shape: Shape, boxes: Sequence[Box]) -> bool:
+    """Whether boxes of a tensor are runs of its first dim, one after the other."""
+    row = 0
+    for box in boxes:
+        if (
+            not box
+            or box[0].start != row
+            or any((b.start, b.stop) != (0, n) for b, n in zip(box[1:], shape[1:], strict=True))
+        ):
+            return len(boxes) == 1
+        row = box[0].stop
+    return True
 
 
 def place_in(mesh: Mesh, rank: int) -> int | None:

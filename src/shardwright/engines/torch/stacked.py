@@ -19,6 +19,7 @@ from shardwright.engines.views import Shards
 from shardwright.engines.whole import fetching, whole_call, whole_operation
 from shardwright.errors import EngineError
 from shardwright.kernels import run
+from shardwright.mesh import Mesh
 from shardwright.plan import Code, Fetch, Local, OperationPlan, Regroup, Step
 from shardwright.sharding import Layout
 
@@ -121,7 +122,7 @@ class StackedTorch(Stacked):
         """Data from a tensor per device."""
         return self._out(super().from_lanes(lanes, layout), layout)
 
-    def compile(self, code: Code, label: str = "") -> Callable[..., tuple[Any, ...]]:
+    def compile(self, code: Code, mesh: Mesh, label: str = "") -> Callable[..., tuple[Any, ...]]:
         """One generated Python function, a line an operation, on whole tensors."""
         return compiled(self, code)
 

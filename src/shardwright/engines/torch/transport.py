@@ -29,16 +29,29 @@ NATIVE: dict[str, tuple[Any, frozenset[torch.dtype]]] = {
 }
 
 
-def exchange(group: Group, sends: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-    """What each member sends to this process, flat. `sends` has a flat tensor for each member, `sizes` how much each sends."""
+def exchange(group: Group, sends: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """What all members send to this process, flat, one after the other. `sends` has a flat tensor for each member, `sizes` how
+    many elements each sends."""
     dtype, device = sends[0].dtype, sends[0].device
-    given = torch.cat(list(sends))
+    given = _joined(sends)
     taken = torch.empty(sum(sizes), dtype=dtype, device=device)
     width = 1 if dtype in TRAVELS else dtype.itemsize
     incoming, outgoing = [n * width for n in sizes], [x.numel() * width for x in sends]
     work = group.handle.alltoall_base(_raw(taken), _raw(given), incoming, outgoing, dist.AllToAllOptions())
     work.wait()
-    return list(torch.split(taken, list(sizes)))
+    return taken
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Flat tensors as one: without a copy where they follow one another in memory."""
+    total = sum(part.numel() for part in parts)
+    first = next((part for part in parts if part.numel()), parts[0])
+    at = first.data_ptr()
+    for part in parts:
+        if part.numel() and (part.data_ptr() != at or not part.is_contiguous()):
+            return torch.cat(list(parts))
+        at += part.numel() * part.dtype.itemsize
+    return first.as_strided((total,), (1,))
 
 
 def all_gather(group: Group, tensor: Tensor) -> Tensor:
@@ -66,15 +79,15 @@ def all_reduce(group: Group, tensor: Tensor, op: str, combine: Combine) -> Tenso
     flat = tensor.reshape(-1)
     bounds = list(sub_blocks(flat.numel(), len(group.ranks)))
     mine = reduce_scatter(group, [flat[a:b] for a, b in bounds], combine)
-    sizes = [b - a for a, b in bounds]
-    return torch.cat(exchange(group, [mine] * len(sizes), sizes)).reshape(tensor.shape)
+    return exchange(group, [mine] * len(bounds), [b - a for a, b in bounds]).reshape(tensor.shape)
 
 
 def reduce_scatter(group: Group, chunks: Sequence[Tensor], combine: Combine) -> Tensor:
     """What the members' chunks for this process come to: chunk i belongs to member i, and is combined from i + 1 on around."""
     own = group.own
     shape, count = chunks[own].shape, len(chunks)
-    parts = exchange(group, [chunk.reshape(-1) for chunk in chunks], [chunks[own].numel()] * count)
+    sizes = [chunks[own].numel()] * count
+    parts = torch.split(exchange(group, [chunk.reshape(-1) for chunk in chunks], sizes), sizes)
     total = parts[(own + 1) % count]
     for hop in range(2, count + 1):
         total = combine(total, parts[(own + hop) % count])
