@@ -4,7 +4,7 @@ With the suite (data-apis/array-api-tests) beside this project, from its folder:
 
     PYTHONPATH=…/tests/conformance ARRAY_API_TESTS_MODULE=array_api_module pytest --disable-deadline array_api_tests
 
-`SHARDWRIGHT_ENGINE=torch` runs it on another engine than the default. No test is excepted on any engine: what torch lacks
+`SHARDWRIGHT_ENGINE=torch` runs it on another engine than the default. On torch too no test is excepted: what it lacks
 runs in NumPy (`engines/torch/host.py`). If ever one must be, its id goes to a file for `--xfails-file`, under its reason.
 """
 
