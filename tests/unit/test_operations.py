@@ -1,6 +1,7 @@
 """Operations by name: the strategies of the GT document, partial values, gathers that are seen, protocols, creation."""
 
 import warnings
+from itertools import product
 
 import ml_dtypes
 import numpy as np
@@ -285,6 +286,44 @@ def test_host_tensors_and_numbers_mix_and_meshes_do_not():
         x + np.ones(3)
     with pytest.raises(OperationError, match=r"matmul: operands of shapes \(128, 64\) and \(128, 64\) don't fit"):
         x @ x
+
+
+# -- what is NumPy's on every engine --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint64, np.float32, np.complex128])
+@pytest.mark.parametrize("ord", [0, 1, 2, 3, -1, -2.5, np.inf, -np.inf])
+def test_norms_of_vectors_have_numpys_dtypes(ord, dtype, engine):
+    with sw.Mesh(x=2, y=2, engine=engine):
+        for host in (np.array([[1, 1, 2], [1, 3, 0]]).astype(dtype), np.zeros((3, 0), dtype)):
+            for axis in (None, 0) if host.size or abs(ord) != np.inf else ():
+                with np.errstate(all="ignore"):
+                    actual, expected = (
+                        f(x, ord=ord, axis=axis)
+                        for f, x in ((snp.linalg.vector_norm, snp.asarray(host)), (np.linalg.vector_norm, host))
+                    )
+                assert actual.dtype == expected.dtype
+                np.testing.assert_allclose(np.asarray(actual), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch"])
+def test_matrices_without_elements_and_tensors_without_dims(engine):
+    with sw.Mesh(x=2, y=2, engine=engine):
+        for dtype, shape in product((np.bool_, np.int64, np.float32), ((0, 0), (0, 2), (2, 0), (3, 0, 2))):
+            empty = snp.zeros(shape, dtype=dtype)
+            inverse, rank = snp.linalg.pinv(empty), snp.linalg.matrix_rank(empty)
+            assert inverse.dtype == (np.float32 if dtype is np.float32 else np.float64)
+            assert inverse.shape == (*shape[:-2], shape[-1], shape[-2])
+            assert (rank.dtype, rank.shape) == (np.int64, shape[:-2])
+            with pytest.raises(ValueError, match=r"zero-size array to reduction"):
+                snp.linalg.matrix_norm(snp.zeros((0, 0), dtype=dtype), ord=-1)
+        for name in ("fftshift", "ifftshift"):
+            assert int(getattr(snp.fft, name)(snp.asarray(7))) == 7
+            assert np.asarray(getattr(snp.fft, name)(snp.arange(4), axes=())).tolist() == [0, 1, 2, 3]
+        assert (snp.zeros(0, dtype=np.int8) ** -1).shape == (0,)
+        with pytest.raises(ValueError, match=r"negative integer powers"):
+            snp.ones(1, dtype=np.int8) ** -1
 
 
 # -- protocols ----------------------------------------------------------------------------------------------------------

@@ -250,6 +250,40 @@ def test_special_complex_values_are_numpys(name):
     assert_like_numpy(in_torch(getattr(SPACE, name), *operands), in_numpy(function, *operands))
 
 
+COMPLEX = """
+    abs acos acosh add asin asinh atan atanh conj cos cosh divide exp imag log log10 log2 negative positive pow real sign sin
+    sinh sqrt subtract tan
+""".split()
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+@pytest.mark.parametrize("name", COMPLEX)
+def test_zeros_of_complex_numbers_have_numpys_signs(name, dtype):
+    """In both parts, for many elements at once and for one, which torch computes in different ways."""
+    parts = np.array([0.0, -0.0, 1, -1, 3.5, 1e-10, np.inf, -np.inf, np.nan])
+    x = np.empty((9, 9), dtype)
+    x.real, x.imag = parts[:, None], parts
+    function, ours = getattr(np, name), getattr(SPACE, name)
+    operands = [x.ravel()] if getattr(function, "nin", 1) == 1 else [a.ravel()[::7] for a in np.meshgrid(x, x)]
+    expected = in_numpy(function, *operands)
+    single = [in_torch(ours, *(a[i : i + 1].copy() for a in operands)) for i in range(len(expected))]
+    for actual in (in_torch(ours, *operands), np.concat(single)):
+        for part in ("real", "imag"):
+            assert_like_numpy(getattr(actual, part), getattr(expected, part))
+
+
+@pytest.mark.parametrize("name", ["remainder", "floor_divide"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
+def test_quotients_beyond_a_dtype_leave_a_remainder(name, dtype):
+    large, small = ml_dtypes.finfo(dtype).max, ml_dtypes.finfo(dtype).smallest_normal
+    x = np.array([large, -large, large, 7, 7, 0, np.inf, np.nan, 5], dtype)
+    y = np.array([small, small, -small, small, 3, small, 3, 3, 0], dtype)
+    for a, b in ((x, y), (np.tile(x, 20), np.tile(y, 20)), (x[:1].copy(), y[:1].copy())):
+        with np.errstate(all="ignore"):
+            expected = whole(name, (a, b), NUMPY)(a, b)
+        assert_same(in_torch(whole(name, (a, b), SPACE), a, b).astype(float), expected.astype(float))
+
+
 def test_integers_to_negative_powers_are_refused():
     with pytest.raises(ValueError, match=r"negative integer powers"):
         SPACE.pow(torch.tensor([2]), torch.tensor([-1]))
@@ -291,6 +325,15 @@ def test_reductions_have_numpys_dtypes(name, dtype):
     for axis in axes if name != "mean" or dtype.kind == "f" else axes[:-1]:
         expected = in_numpy(lambda x, axis=axis: getattr(np, name)(x, axis=axis), x)
         assert_like_numpy(in_torch(lambda x, axis=axis: getattr(SPACE, name)(x, axis=axis), x), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+@pytest.mark.parametrize("name", "sum prod cumulative_sum cumulative_prod mean".split())
+def test_totals_of_complex_infinities_are_numpys(name, dtype):
+    for parts in ([(np.inf, -0.0)], [(np.inf, 2.5), (1, 2)], [(0, -np.inf), (1, 0)], [(1, 2), (-2, 1), (0.5, 0)]):
+        x = np.array(parts, np.float64).view(np.complex128)[:, 0].astype(dtype)
+        expected = in_numpy(lambda x: getattr(np, name)(x, axis=0), x)
+        assert_like_numpy(in_torch(lambda x: getattr(SPACE, name)(x, axis=0), x), expected)
 
 
 def test_elements_move_in_every_dtype():

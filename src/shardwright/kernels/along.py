@@ -105,7 +105,7 @@ def fft(name: str) -> Callable[..., Data]:
 
 
 def shifted(name: str) -> Callable[..., Data]:
-    return lambda xp, x, axis: getattr(xp.fft, name)(x, axes=axis)
+    return lambda xp, x, axis: getattr(xp.fft, name)(x, axes=axis) if axis else x  # NumPy refuses 0 dims
 
 
 # -- running totals -------------------------------------------------------------------------------------------------------
@@ -193,7 +193,8 @@ def tolerant(name: str) -> Callable[..., Data]:
     def kernel(call: Call, x: Data, *rtol: Data) -> Data:
         missing = x.ndim - 2 - (rtol[0].ndim if rtol else 0)
         given = [call.xp.reshape(r, (*r.shape[: call.n], *(1,) * missing, *r.shape[call.n :])) for r in rtol]
-        return getattr(call.xp.linalg, name)(x, **({"rtol": given[0]} if given else {}), **call.attrs)
+        made = getattr(call.xp.linalg, name)(x, **({"rtol": given[0]} if given else {}), **call.attrs)
+        return call.xp.astype(made, call.result_dtypes[0])  # NumPy's pinv of no integers gives integers
 
     return kernel
 

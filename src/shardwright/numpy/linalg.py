@@ -241,8 +241,10 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Array:
 
 
 def vector_norm(x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: Any = 2) -> Array:
-    """Norms over dims."""
+    """Norms over dims; of integers in float64, as in NumPy."""
     a = array("vector_norm", x)
+    if a.dtype.kind in "biu":
+        a = astype(a, np.float64)
     dims = axes_of("vector_norm", axis, a.ndim)
     size = apply("abs", (a,))
     if ord == float("inf"):

@@ -118,6 +118,10 @@ def _subtract(x: Any, y: Any) -> Tensor:
     return torch.complex(x.real - y.real, x.imag - y.imag)
 
 
+def _negative(x: Any) -> Tensor:
+    return torch.complex(-x.real, -x.imag)  # torch loses the signs of zeros where it has several elements at once
+
+
 def _trapping(y: Tensor) -> Tensor:
     """Where processors refuse to divide an integer by another: 0, and -1 if the result wraps."""
     return (y == 0) | (y == -1) if y.dtype.is_signed else y == 0
@@ -136,11 +140,13 @@ def _integer_remainder(x: Tensor, y: Tensor) -> Tensor:
 
 def _remainder(x: Any, y: Any) -> Tensor:
     made = torch.remainder(x, y)
+    if made.device.type == "cpu" and bool(torch.isnan(made).any()):  # also where only the quotient is beyond the dtype
+        made = on_host(made.device, np.remainder, x, y)
     return torch.where(made == 0, torch.copysign(made, y), made)
 
 
 def _pow(x: Tensor, y: Tensor) -> Tensor:
-    if y.dtype.is_signed and bool((y < 0).any()):
+    if x.numel() and y.dtype.is_signed and bool((y < 0).any()):
         raise ValueError("Integers to negative integer powers are not allowed.")
     return torch.pow(x, y)
 
@@ -152,6 +158,7 @@ def _sign(x: Tensor) -> Tensor:
 OTHERWISE: dict[tuple[str, str], Function] = {  # by the letter of the dtype too
     ("add", "c"): _add,
     ("subtract", "c"): _subtract,
+    ("negative", "c"): _negative,
     **{("floor_divide", letter): _floor_divide for letter in "iu"},
     **{("remainder", letter): _integer_remainder for letter in "iu"},
     ("remainder", "f"): _remainder,

@@ -16,10 +16,14 @@ EVERYWHERE = "ws"  # torch moves these, but computes next to nothing in them
 _ORDER = "torch does not order complex numbers"
 HOST: dict[str, tuple[str, str]] = {  # function: the letters of dtypes, and why
     "abs": ("b", "torch has none for booleans"),
+    "acos": ("c", "torch's is π/2 - asin: inexact near 1, and 0 has another sign"),
     "argmax": ("c", _ORDER),
     "cbrt": ("f", "torch has none; a power rounds otherwise, and has no negative roots"),
     "ceil": ("b", "torch has none for booleans"),
-    "cumulative_prod": ("b", "torch has none for booleans"),
+    "cumulative_prod": (
+        "bc",
+        "torch has none for booleans; it multiplies complex numbers by 1 first, infinities give NaNs",
+    ),
     "cumulative_sum": ("b", "torch has none for booleans"),
     "floor": ("b", "torch has none for booleans"),
     "fmax": ("c", _ORDER),
@@ -37,6 +41,7 @@ HOST: dict[str, tuple[str, str]] = {  # function: the letters of dtypes, and why
     "min": ("c", _ORDER),
     "minimum": ("c", _ORDER),
     "pow": ("c", "torch's is NaN at 0 ** 0 and where a part is infinite"),
+    "prod": ("c", "torch multiplies by 1 first: an infinity gives NaNs"),
     "reciprocal": ("biuc", "torch's is a float for integers, and for complex 0 another infinity"),
     "rint": ("c", "torch has none for complex numbers"),
     "round": ("b", "torch has none for booleans"),

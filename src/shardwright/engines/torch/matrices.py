@@ -42,10 +42,10 @@ class Fourier:
         return transform
 
     def fftshift(self, x: Tensor, axes: Sequence[int]) -> Tensor:
-        return torch.roll(x, [x.shape[axis] // 2 for axis in axes], tuple(axes)) if axes else x
+        return torch.roll(x, [x.shape[axis] // 2 for axis in axes], tuple(axes))
 
     def ifftshift(self, x: Tensor, axes: Sequence[int]) -> Tensor:
-        return torch.roll(x, [-(x.shape[axis] // 2) for axis in axes], tuple(axes)) if axes else x
+        return torch.roll(x, [-(x.shape[axis] // 2) for axis in axes], tuple(axes))
 
 
 def _transformable(x: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class Matrices:
         return _raising(torch.linalg.pinv)(_solvable(x)[0], rtol=rtol)
 
     def norm(self, x: Tensor, ord: Any, axis: tuple[int, int], keepdims: bool) -> Tensor:
-        if needs_host("norm", [numpy_dtype(x.dtype)]):
+        if needs_host("norm", [numpy_dtype(x.dtype)]) or not x.numel():  # errors are NumPy's
             return on_host(self.device, np.linalg.norm, x, ord=ord, axis=axis, keepdims=keepdims)
         return torch.linalg.matrix_norm(_solvable(x)[0], ord="fro" if ord is None else ord, dim=axis, keepdim=keepdims)
 
