@@ -143,3 +143,14 @@ def test_arrays_go_to_a_part_of_the_mesh_and_back(pool):
         assert back == HOST.tolist()
         outside = f"rank {rank} is not part of Mesh(dp=1, tp=2, engine='torch'), which uses the ranks 0 to 1"
         assert (outside in text) == (rank > 1)
+
+
+def test_fused_reductions_are_one_message(pool):
+    for made, rows, messages in pool.run(calls.reduces_together):
+        assert made == [HOST.sum(), HOST.sum(axis=0).tolist(), (HOST * HOST).sum(axis=0).tolist()]
+        assert len(rows) == len(messages) == 1
+
+
+def test_random_numbers_are_those_of_every_engine(pool):
+    for ours, numpys in pool.run(calls.draws):
+        assert ours == numpys

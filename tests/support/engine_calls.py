@@ -306,3 +306,24 @@ def moves_to_a_part_of_the_mesh():
     text = refused(lambda: y + 1) if rank() > 1 else ""
     back = y.reshard(sw.Sharding(mesh(), P("dp")))
     return np.asarray(back).tolist(), text
+
+
+def reduces_together():
+    """Sums over one group that don't depend on one another are one message in a program."""
+    x = sw.shard(HOST, mesh(), P("dp"))
+    step, sent = sw.sjit(lambda x: (x.sum(), x.sum(axis=0), (x * x).sum(axis=0))), []
+    for _ in range(2):
+        with _counting() as tally:
+            made = step(x)
+        sent.append(tally)
+    rows = [row.bytes for row in step.lower(x).explain().rows if row.bytes]
+    return [np.asarray(y).tolist() for y in made], rows, sent[-1]
+
+
+def draws():
+    """Random numbers are the same on every mesh and engine."""
+    made = []
+    for m in (mesh(), sw.Mesh(dp=2, tp=2)):
+        where = sw.Sharding(m, P("dp", "tp"))
+        made.append(np.asarray(sw.random.normal(sw.random.Key(3), (5, 3), sharding=where)).tolist())
+    return made

@@ -396,16 +396,18 @@ class Distributed:
         return tuple(self._reduce(fused.steps, data))
 
     def _reduce(self, steps: Sequence[Reduce], data: Sequence[Tensor]) -> list[Tensor]:
-        """Reductions over the same groups; all_reduces of one kind in one message."""
-        if len(steps) > 1:
-            kinds = {(step.source.reduction, step.carrier, step.dtype) for step in steps}
-            if len(kinds) == 1:
-                joined = torch.cat([x.reshape(-1) for x in data])
-                whole = self._reduced(steps[0], joined)
-                pieces = torch.split(whole, [x.numel() for x in data])
-                return [piece.view(x.shape) for piece, x in zip(pieces, data, strict=True)]
-            return [self._reduced(step, x) for step, x in zip(steps, data, strict=True)]
-        return [self._reduced(steps[0], data[0])]
+        """Reductions of one kind over the same groups; several all_reduces are one message."""
+        if len(steps) == 1:
+            return [self._reduced(steps[0], data[0])]
+        whole = self._reduced(steps[0], torch.cat([x.reshape(-1) for x in data]))
+        pieces = torch.split(whole, [x.numel() for x in data])
+        return [piece.view(x.shape) for piece, x in zip(pieces, data, strict=True)]
+
+    def _combine(self, op: str, carrier: "np.dtype[Any]") -> Callable[[Tensor, Tensor], Tensor]:
+        """The function that combines what two devices hold."""
+        xp = self.xp
+        pairwise = getattr(xp, REDUCTIONS[op].ufunc or "add")
+        return lambda a, b: xp.astype(pairwise(a, b), carrier)
 
     def _reduced(self, step: Reduce, data: Tensor) -> Tensor:
         chunks = (
@@ -427,11 +429,7 @@ class Distributed:
         """What the members of a group hold, combined: all of it, or this process's chunk."""
         xp = self.xp
         work = xp.astype(data, carrier)
-        pairwise = getattr(xp, REDUCTIONS[op].ufunc or "add")
-        native = "sum" if op == "average" else op
-
-        def combine(a: Tensor, b: Tensor) -> Tensor:
-            return xp.astype(pairwise(a, b), carrier)
+        combine, native = self._combine(op, carrier), "sum" if op == "average" else op
 
         def communicate() -> Tensor:
             if len(ranks) == 1:
