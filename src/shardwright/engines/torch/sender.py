@@ -1,0 +1,211 @@
+"""Steps over processes: every one is a native collective or an exchange with exact sizes among the processes of one group."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import shardwright.engines.torch.transport as transport
+from shardwright.engines.torch.coherence import key_of
+from shardwright.engines.torch.convert import torch_dtype
+from shardwright.engines.torch.member import Member
+from shardwright.engines.torch.own import Absent
+from shardwright.engines.torch.routes import Route, route_of, taken
+from shardwright.mesh import Mesh
+from shardwright.plan import (
+    Fetch,
+    Fused,
+    Move,
+    Reduce,
+    Regroup,
+    Step,
+    group_of,
+    move_steps,
+)
+from shardwright.sharding import REDUCTIONS, Layout, describe
+
+Tensor = torch.Tensor
+
+
+class Sender(Member):
+    """Runs the part of this process in steps."""
+
+    def step(self, step: Step, data: Any) -> Any:
+        """One step."""
+        self.note(*self.route(("call", step), lambda: _step_call(step)))
+        return self.run_step(step, data)
+
+    def run_step(self, step: Step, data: Any) -> Any:
+        """One step of a call that was noted."""
+        if isinstance(step, Reduce):
+            return self._reduce((step,), (data,))[0]
+        if isinstance(step, Regroup):
+            return data.reshape(step.there.at(self.place(step.result.mesh)).local_shape)
+        assert isinstance(step, Move), step
+        if step.name == "all_gather" and step._even and isinstance(data, Tensor):
+            return self._all_gather(step, data)
+        made = self.routed(step, self.route(step, lambda: route_of(step, self.world.rank)), data)
+        if made is None:
+            return Absent(step.result.mesh, step.dtype)
+        held = step.source.partial if step.result.mesh == step.source.mesh else ()
+        kept = step.result.mesh.cut(held, by=step.there.lanes)
+        new = tuple(lane for lane in step.there.partial_lanes if step.there.lanes[lane] not in kept)
+        return self.apart(made, step.there, new)
+
+    def routed(self, step: Any, route: Route, data: Any, keep: bool = False) -> Tensor | None:
+        """What messages make of a shard; with `keep` what none brings stays as it was, else it is the step's fill."""
+        sends = [[taken(data, box) for box in boxes] for boxes in route.sends]
+        if len(route.ranks) == 1:
+            if route.is_complete and len(sends[0]) == 1 and not keep:
+                return sends[0][0]
+            parts = sends[0]
+        else:
+            empty = torch.empty(0, dtype=torch_dtype(step.dtype), device=self.device)
+            sizes = [sum(count for _, count in some) for some in route.comes]
+            flat = self.guarded(step, self.exchange, route.ranks, [_flat(some, empty) for some in sends], sizes)
+            if route.is_stacked and not keep:
+                return flat.reshape(route.shape)
+            parts = list(torch.split(flat, [count for some in route.comes for _, count in some]))
+        if route.shape is None:
+            return None
+        made = data.clone() if keep else self._blank(step, route)
+        for (target, _), part in zip((box for some in route.comes for box in some), parts, strict=True):
+            made[target] = part.reshape(made[target].shape)
+        return made
+
+    def _blank(self, step: Any, route: Route) -> Tensor:
+        assert route.shape is not None
+        if route.is_complete:
+            return torch.empty(route.shape, dtype=torch_dtype(step.dtype), device=self.device)
+        fill = step.fill if isinstance(step, Fetch) else 0
+        return self.xp.full(route.shape, fill, dtype=step.dtype)
+
+    def exchange(self, ranks: tuple[int, ...], sends: list[Tensor], sizes: list[int]) -> Tensor:
+        """What some ranks send to this process, flat."""
+        return transport.exchange(self.world.group(ranks, self._device), sends, sizes)
+
+    def _all_gather(self, step: Move, data: Tensor) -> Tensor:
+        ranks = self._ranks(step)
+        made: Tensor = self.guarded(step, lambda: transport.all_gather(self.world.group(ranks, self._device), data))
+        dim = step.other
+        if dim:
+            made = made.movedim(0, dim)
+        return made.reshape(step.there.at(self.place(step.result.mesh)).local_shape)
+
+    def _ranks(self, step: Any) -> tuple[int, ...]:
+        """The ranks of this process's group in a step, in group order."""
+        mesh: Mesh = step.source.mesh
+
+        def members() -> tuple[int, ...]:
+            place = self.place(mesh)
+            return tuple(int(mesh.device_ids[p]) for p in group_of(mesh, step.pieces, place))
+
+        return self.route(("ranks", mesh, step.pieces), members)
+
+    def fused(self, fused: Fused, data: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Several reductions as one message."""
+        return tuple(self._reduce(fused.steps, data))
+
+    def _reduce(self, steps: Sequence[Reduce], data: Sequence[Tensor]) -> list[Tensor]:
+        """Reductions of one kind over the same groups; several all_reduces are one message."""
+        if len(steps) == 1:
+            return [self._reduced(steps[0], data[0])]
+        whole = self._reduced(steps[0], torch.cat([x.reshape(-1) for x in data]))
+        pieces = torch.split(whole, [x.numel() for x in data])
+        return [piece.view(x.shape) for piece, x in zip(pieces, data, strict=True)]
+
+    def _combine(self, op: str, carrier: "np.dtype[Any]") -> Callable[[Tensor, Tensor], Tensor]:
+        """The function that combines what two devices hold."""
+        xp = self.xp
+        pairwise = getattr(xp, REDUCTIONS[op].ufunc or "add")
+        return lambda a, b: xp.astype(pairwise(a, b), carrier)
+
+    def _reduced(self, step: Reduce, data: Tensor) -> Tensor:
+        chunks = (
+            [tuple(box) for box in step.chunks(self.place(step.source.mesh))] if step.name == "reduce_scatter" else None
+        )
+        op, dtype = step.source.reduction, self.xp.dtype(data)
+        return self.combined(step, self._ranks(step), data, op, step.carrier, dtype, chunks)
+
+    def combined(
+        self,
+        what: Any,
+        ranks: tuple[int, ...],
+        data: Tensor,
+        op: str,
+        carrier: "np.dtype[Any]",
+        dtype: "np.dtype[Any]",
+        chunks: Sequence[Any] | None,
+    ) -> Tensor:
+        """What the members of a group hold, combined: all of it, or this process's chunk."""
+        xp = self.xp
+        work = xp.astype(data, carrier)
+        combine, native = self._combine(op, carrier), "sum" if op == "average" else op
+
+        def communicate() -> Tensor:
+            if len(ranks) == 1:
+                return work if chunks is None else work[chunks[0]]
+            group = self.world.group(ranks, self._device)
+            if chunks is None:
+                return transport.all_reduce(group, work, native, combine)
+            return transport.reduce_scatter(group, [work[chunk] for chunk in chunks], combine)
+
+        total = self.guarded(what, communicate)
+        if op == "average":
+            total = xp.divide(total, xp.asarray(len(ranks)))
+        return xp.astype(total, dtype)
+
+    def move(self, data: Any, source: Layout, target: Layout) -> Any:
+        """A change of sharding, step by step."""
+        dtype = data.dtype if isinstance(data, Absent) else self.xp.dtype(data)
+        self.note(*self.route((source, target, dtype), lambda: _move_call(source, target, dtype)))
+        return self.moved(data, source, target)
+
+    def moved(self, data: Any, source: Layout, target: Layout) -> Any:
+        """A change of sharding in a call that was noted."""
+        dtype = data.dtype if isinstance(data, Absent) else self.xp.dtype(data)
+        for step in move_steps(source.sharding, target.sharding, source.shape, dtype):
+            data = self.run_step(step, data)
+        return data
+
+    def apart(self, part: Tensor, layout: Layout, lanes: Sequence[int]) -> Tensor:
+        """A shard of a value as one that is partial along some lanes: the first of a group keeps it."""
+        if not lanes:
+            return part
+        rest = REDUCTIONS[layout.sharding.reduction].neutral(self.xp.dtype(part))
+        coords = np.unravel_index(self.place(layout.mesh), layout.full_shape)
+        if rest is None or all(int(coords[lane]) == 0 for lane in lanes):
+            return part
+        return self.xp.full(part.shape, rest, dtype=rest.dtype)
+
+
+def wider(one: Mesh, other: Mesh) -> Mesh:
+    """The mesh whose processes all take part in a move between two."""
+    if one == other or set(other.device_ids) <= set(one.device_ids):
+        return one
+    if set(one.device_ids) <= set(other.device_ids):
+        return other
+    ids = sorted({*one.device_ids, *other.device_ids})
+    return Mesh({"process": len(ids)}, devices=ids, engine=one.engine, device=one.device)
+
+
+# What a call is in all processes alike: the mesh whose processes make it, 64 bits that stand for it, and words.
+
+
+def _step_call(step: Step) -> tuple[Mesh, int, str]:
+    text = f"{step} of {describe(step.source, step.shape, step.dtype)}"
+    key = key_of(f"{text} to {describe(step.result, step.result_shape, step.dtype)}")
+    return wider(step.source.mesh, step.result.mesh), key, text
+
+
+def _move_call(source: Layout, target: Layout, dtype: "np.dtype[Any]") -> tuple[Mesh, int, str]:
+    text = f"moving {describe(source.sharding, source.shape, dtype)}"
+    key = key_of(f"{text} to {describe(target.sharding, target.shape, dtype)} on {target.mesh}")
+    return wider(source.mesh, target.mesh), key, text
+
+
+def _flat(parts: list[Tensor], empty: Tensor) -> Tensor:
+    if len(parts) == 1:
+        return parts[0].reshape(-1)
+    return torch.cat([part.reshape(-1) for part in parts]) if parts else empty
