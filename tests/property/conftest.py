@@ -1,11 +1,18 @@
 """Every property holds on every engine: the same bodies, on meshes of each."""
 
 import pytest
+from hypothesis import settings
 
 import strategies
 
+SHARE = {"numpy": 1, "literal": 2, "torch": 4}  # how many times fewer examples than a test asks for
 
-@pytest.fixture(autouse=True, params=["numpy", "literal", "torch"])
+
+@pytest.fixture(autouse=True, params=list(SHARE))
 def engine(request, monkeypatch):
     monkeypatch.setattr(strategies, "ENGINE", [request.param])
+    used = getattr(request.function, "_hypothesis_internal_use_settings", None)
+    if used is not None and SHARE[request.param] > 1:
+        fewer = settings(used, max_examples=max(used.max_examples // SHARE[request.param], 5))
+        monkeypatch.setattr(request.function, "_hypothesis_internal_use_settings", fewer)
     return request.param

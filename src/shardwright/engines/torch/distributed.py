@@ -55,7 +55,8 @@ class Distributed(OwnViews):
         text = f"placing {describe(layout.sharding, layout.shape, np.dtype(np.uint8))[2:]} of {host.dtype}"
         size = math.prod(layout.shape) * host.dtype.itemsize
         known = zlib.crc32(_bytes(host)) if size <= FULLY_COMPARED or is_checked() else 0
-        self.note(layout.mesh, key_of(f"{text} {known}"), text)
+        text += f" with checksum {known:08x}" if known else ""
+        self.note(layout.mesh, key_of(text), text)
         return self.apart(self._cut(host, layout), layout, layout.partial_lanes)
 
     def _cut(self, host: Any, layout: Layout) -> Tensor:
@@ -129,10 +130,9 @@ class Distributed(OwnViews):
         ((what, inputs, _, _),) = plan.instructions
         if not isinstance(what, Local) or [x.number for x in inputs] != list(range(len(plan.kinds))):
             return None
-        function, note = self.computation(what, operand_kinds(plan, what, inputs)), self.note
-        mesh = plan.problem.mesh
+        function, mesh = self.computation(what, operand_kinds(plan, what, inputs)), plan.problem.mesh
         text = _described(plan)
-        key = key_of(text)
+        key, note = key_of(text), self.note
         if any(not isinstance(kind, tuple) for kind in plan.kinds):
 
             def with_scalars(*data: Any) -> Any:
@@ -141,8 +141,10 @@ class Distributed(OwnViews):
 
             return with_scalars
 
+        noted = self.noting(mesh, key, text)
+
         def alone(*data: Any) -> Any:
-            note(mesh, key, text)
+            noted()
             return function(*data)
 
         return alone
@@ -169,11 +171,13 @@ class Distributed(OwnViews):
 
     def compile(self, code: Code, mesh: Mesh, label: str = "program") -> Callable[..., tuple[Any, ...]]:
         """One generated Python function; a call of it is one call of this process."""
-        function, key, note = _Lines(self).function(code), key_of(label), self.note
+        function = _Lines(self).function(code)
         text = f"the program {label.partition(chr(10))[0]}"
 
+        noted = self.noting(mesh, key_of(label), text)
+
         def call(*data: Any) -> tuple[Any, ...]:
-            note(mesh, key, text)
+            noted()
             made: tuple[Any, ...] = function(*data)
             return made
 

@@ -71,7 +71,9 @@ class TorchProcess:
         if not tensor.numel():
             begin, end = bounds[call.ranks.index(call.world.rank)]
             return call.tensor[begin:end].clone()
-        return call.run(lambda data, over: transport.reduce_scatter(over, [data[a:b] for a, b in bounds], torch.add))
+        return call.run(
+            lambda data, over: transport.reduce_scatter(over, [data[a:b] for a, b in bounds], "sum", torch.add)
+        )
 
 
 class _Call:

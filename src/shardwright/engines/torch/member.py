@@ -82,14 +82,22 @@ class Member:
         for x in scalars:
             if not isinstance(x, Tensor):
                 key ^= key_of(repr(x))
-        reports = self.world.reports
-        if reports.error is not None:
-            raise CoherenceError(str(reports.error), reports.error.ranks)
-        calls = self._calls.get(mesh) or self.calls(mesh)
-        reports.calls = calls
-        calls.add(key, text)
-        if is_checked():
-            self.compare(mesh, text)
+        self.noting(mesh, key, text)()
+
+    def noting(self, mesh: Mesh, key: int, text: Any) -> Callable[[], None]:
+        """A function that notes a call: the path of a warm operation."""
+        reports, calls = self.world.reports, self.calls(mesh)
+        add, compare = calls.add, self.compare
+
+        def note() -> None:
+            if reports.error is not None:
+                raise CoherenceError(str(reports.error), reports.error.ranks)
+            reports.calls = calls
+            add(key, text)
+            if is_checked():
+                compare(mesh, text)
+
+        return note
 
     def compare(self, mesh: Mesh, what: Any, detail: Sequence[str] = ()) -> None:
         """Refuse to go on unless all processes of a mesh have made the same calls."""

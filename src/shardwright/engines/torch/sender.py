@@ -149,7 +149,7 @@ class Sender(Member):
             group = self.world.group(ranks, self._device)
             if chunks is None:
                 return transport.all_reduce(group, work, native, combine)
-            return transport.reduce_scatter(group, [work[chunk] for chunk in chunks], combine)
+            return transport.reduce_scatter(group, [work[chunk] for chunk in chunks], native, combine)
 
         total = self.guarded(what, communicate)
         if op == "average":

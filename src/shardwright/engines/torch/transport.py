@@ -78,17 +78,19 @@ def all_reduce(group: Group, tensor: Tensor, op: str, combine: Combine) -> Tenso
         return made
     flat = tensor.reshape(-1)
     bounds = list(sub_blocks(flat.numel(), len(group.ranks)))
-    mine = reduce_scatter(group, [flat[a:b] for a, b in bounds], combine)
+    mine = reduce_scatter(group, [flat[a:b] for a, b in bounds], op, combine)
     return exchange(group, [mine] * len(bounds), [b - a for a, b in bounds]).reshape(tensor.shape)
 
 
-def reduce_scatter(group: Group, chunks: Sequence[Tensor], combine: Combine) -> Tensor:
+def reduce_scatter(group: Group, chunks: Sequence[Tensor], op: str, combine: Combine) -> Tensor:
     """What the members' chunks for this process come to: chunk i belongs to member i, and is combined from i + 1 on around."""
     own = group.own
     shape, count = chunks[own].shape, len(chunks)
     sizes = [chunks[own].numel()] * count
     parts = torch.split(exchange(group, [chunk.reshape(-1) for chunk in chunks], sizes), sizes)
     total = parts[(own + 1) % count]
+    in_place = op == "sum" and total.dtype in NATIVE["sum"][1]
     for hop in range(2, count + 1):
-        total = combine(total, parts[(own + hop) % count])
+        part = parts[(own + hop) % count]
+        total = total.add_(part) if in_place else combine(total, part)
     return total.reshape(shape)
