@@ -22,6 +22,7 @@ MASK = 2**64 - 1
 FACTOR = 6364136223846793005  # a multiplier that mixes all bits, of Knuth's generator
 BEAT = 0.3  # seconds between two reports
 SILENCE = 1.5  # seconds without one after which a process counts as gone
+FAREWELL = 2.0  # seconds that rank 0 waits for the others at the end
 FEW = 64  # calls whose digests are reported
 KEPT = 512  # calls that are remembered, to find the first that differs
 
@@ -128,11 +129,13 @@ class Reports:
         self._thread.start()
 
     def close(self) -> None:
-        """The process ends."""
+        """The process ends. Rank 0, which may keep the store, gives the others a moment to end too."""
         self._stop.set()
         if self._status == "running":
             self._status = "ended"
         self._told_others()
+        if self.rank == 0 and self._status == "ended":
+            self._after(lambda found: all(r is None or r.status in ("failed", "ended") for r in found), FAREWELL)
 
     def _run(self) -> None:
         while not self._stop.wait(BEAT) and not self._unreachable:
