@@ -526,3 +526,15 @@ def test_from_shards_takes_a_sharding_alone_and_shards_as_they_are():
         sw.shard(HOST, P("data"))
     with pytest.raises(sw.ShardwrightError, match=r"axis_names is 4; give names"):
         sw.Mesh(2, 4)
+
+
+@pytest.mark.parametrize("step", [2**63, -(2**63), 2**70, -(2**70)])
+def test_steps_beyond_64_bits(step):
+    for size in (0, 1, 5):
+        host = np.arange(size)
+        x = sw.shard(host, sw.Mesh(x=2), P("x"))
+        assert_same(x[::step], host[::step])
+        assert_same(x[1::step], host[1::step])
+        x[::step] = 7
+        host[::step] = 7
+        assert_same(x, host)

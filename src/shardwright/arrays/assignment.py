@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwright.arrays.indexing import WHOLE, checked_index, checked_indices, entries_of, is_array, lifted
+from shardwright.arrays.indexing import WHOLE, checked_index, checked_indices, entries_of, is_array, lifted, sliced_rows
 from shardwright.eager import apply, find
 from shardwright.errors import OperationError
 from shardwright.ops import Attrs, RowMap
@@ -101,7 +101,7 @@ def _assigned(x: Any, entries: list[Any], value: Any) -> Any:
 def _rows(entry: Any, size: int, dim: int) -> range:
     """The rows that a slice or an integer names."""
     if isinstance(entry, slice):
-        return range(*entry.indices(size))
+        return sliced_rows(entry, size)
     row = checked_index(entry, size, dim)
     return range(row, row + 1)
 
@@ -194,7 +194,7 @@ def _scattered(x: Any, entries: list[Any], value: Any) -> Any:
         if at in arrays:
             indexed.append((dim, entry))
         else:
-            rows = range(*entry.indices(x.shape[dim]))
+            rows = sliced_rows(entry, x.shape[dim])
             sliced += [(dim, rows)] if rows != range(x.shape[dim]) else []
             targets.append(Target("rows", len(rows), dim))
         dim += 1

@@ -120,6 +120,12 @@ def held_like(x: Any, data: Any, sharding: Sharding | None = None) -> Any:
     return type(x).of(layout, engine_of(x.mesh).put(np.asarray(data), layout))
 
 
+def sliced_rows(entry: slice, size: int) -> range:
+    """The rows of a dim that a slice takes; a step that leads nowhere, which may be beyond 64 bits, is 1."""
+    rows = range(*entry.indices(size))
+    return rows if len(rows) > 1 else range(rows.start, rows.start + len(rows))
+
+
 def is_array(entry: Any) -> bool:
     return isinstance(entry, Held | np.ndarray)
 
@@ -193,10 +199,9 @@ def _basic(x: Any, entries: list[Any]) -> Any:
             continue
         size = next(dims)
         if isinstance(entry, slice):
-            start, stop, step = entry.indices(size)
-            count = len(range(start, stop, step))
-            maps.append(None if (start, count, step) == (0, size, 1) else RowMap(count, start, step))
-            shape.append(count)
+            rows = sliced_rows(entry, size)
+            maps.append(None if rows == range(size) else RowMap(len(rows), rows.start, rows.step))
+            shape.append(len(rows))
         else:
             maps.append(RowMap(1, checked_index(entry, size, len(maps))))
     if x.ndim and not x.traces and not any(entry is None or isinstance(entry, slice) for entry in entries):
