@@ -61,11 +61,12 @@ def test_large_arguments_and_results_travel(groups):
         assert np.array_equal(result, array + r)
 
 
-def test_rank_zero_can_listen_on_the_port_which_nobody_else_gets(groups):
-    port = groups(2).run(calls.listen)[0]
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", port))
-    assert groups(2).run(calls.listen) == [port, port]
+def test_rank_zero_can_listen_on_the_port_which_nobody_else_gets():
+    with Processes(2) as group:  # in which no process group listens on it yet
+        port = group.run(calls.listen)[0]
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        assert group.run(calls.listen) == [port, port]
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------
