@@ -207,5 +207,5 @@ def _move_call(source: Layout, target: Layout, dtype: "np.dtype[Any]") -> tuple[
 
 def _flat(parts: list[Tensor], empty: Tensor) -> Tensor:
     if len(parts) == 1:
-        return parts[0].reshape(-1)
+        return parts[0]
     return torch.cat([part.reshape(-1) for part in parts]) if parts else empty

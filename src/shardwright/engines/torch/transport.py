@@ -30,8 +30,8 @@ NATIVE: dict[str, tuple[Any, frozenset[torch.dtype]]] = {
 
 
 def exchange(group: Group, sends: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """What all members send to this process, flat, one after the other. `sends` has a flat tensor for each member, `sizes` how
-    many elements each sends."""
+    """What all members send to this process, flat, one after the other. `sends` has a tensor for each member, `sizes` how many
+    elements each sends."""
     dtype, device = sends[0].dtype, sends[0].device
     given = _joined(sends)
     taken = torch.empty(sum(sizes), dtype=dtype, device=device)
@@ -43,15 +43,24 @@ def exchange(group: Group, sends: Sequence[Tensor], sizes: Sequence[int]) -> Ten
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """Flat tensors as one: without a copy where they follow one another in memory."""
+    """Tensors as one flat one: without a copy where they follow one another in memory, else with one."""
     total = sum(part.numel() for part in parts)
     first = next((part for part in parts if part.numel()), parts[0])
     at = first.data_ptr()
     for part in parts:
         if part.numel() and (part.data_ptr() != at or not part.is_contiguous()):
-            return torch.cat(list(parts))
+            return _copied(parts, total)
         at += part.numel() * part.dtype.itemsize
     return first.as_strided((total,), (1,))
+
+
+def _copied(parts: Sequence[Tensor], total: int) -> Tensor:
+    made = torch.empty(total, dtype=parts[0].dtype, device=parts[0].device)
+    at = 0
+    for part in parts:
+        made[at : at + part.numel()].view(part.shape).copy_(part)
+        at += part.numel()
+    return made
 
 
 def all_gather(group: Group, tensor: Tensor) -> Tensor:
@@ -87,7 +96,7 @@ def reduce_scatter(group: Group, chunks: Sequence[Tensor], op: str, combine: Com
     own = group.own
     shape, count = chunks[own].shape, len(chunks)
     sizes = [chunks[own].numel()] * count
-    parts = torch.split(exchange(group, [chunk.reshape(-1) for chunk in chunks], sizes), sizes)
+    parts = torch.split(exchange(group, chunks, sizes), sizes)
     total = parts[(own + 1) % count]
     in_place = op == "sum" and total.dtype in NATIVE["sum"][1]
     for hop in range(2, count + 1):
