@@ -177,7 +177,8 @@ def parse(text: str) -> Module:
     computations: dict[str, Computation] = {}
     tables: dict[str, dict[int, str]] = {}
     entry = name = table = ""
-    head, lines = "", None
+    head = ""
+    lines: list[Instruction] | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = _COMMENT.sub("", raw).strip()
         opening = _OPEN.match(line) if lines is None else None

@@ -154,7 +154,7 @@ def axes_along(members: Sequence[int], mesh: Mesh) -> tuple[str, ...] | None:
 def _innermost(steps: Sequence[int], mesh: Mesh) -> str | None:
     """The piece of an axis along which the steps run fastest."""
     stride, inner = steps[1], 1
-    for name, size in reversed(mesh.sizes.items()):
+    for name, size in reversed(tuple(mesh.sizes.items())):
         if inner <= stride < inner * size:
             break
         inner *= size
