@@ -132,7 +132,7 @@ class Explanation:
     rows: tuple[Row, ...]
     peak_bytes: int  # the most that a device holds at a time
     total_bytes: int  # that a device receives in all: of branches the dearer, of a while loop one round
-    total_time: float  # seconds of communication in all
+    total_time: float | None  # seconds of communication in all
     notes: tuple[str, ...] = ()
     shared: int = 0  # operations that were asked for again
     dead: int = 0  # operations that no output needs
@@ -148,8 +148,9 @@ class Explanation:
         return tuple(row for row in self.rows if row.bytes)
 
     def _total(self) -> str:
+        time = "unknown time" if self.total_time is None else _time(self.total_time)
         return (
-            f"{len(self.rows)} steps; a device receives {self.total_bytes:,} B in {_time(self.total_time)} (communication "
+            f"{len(self.rows)} steps; a device receives {self.total_bytes:,} B in {time} (communication "
             f"only) and holds at most {self.peak_bytes:,} B{self._spared()}"
         )
 
@@ -231,7 +232,7 @@ def explained(program: Program, ran: "Ran | None" = None, outside: int = 0) -> E
             notes += part.notes
         combine = max if isinstance(node.what, Cond) else sum
         received += rounds * combine(part.total_bytes for part in parts.values())
-        time += rounds * combine(part.total_time for part in parts.values())
+        time += rounds * combine(part.total_time or 0.0 for part in parts.values())
     return Explanation(tuple(rows), outside + memory.peak, received, time, tuple(notes), program.shared, program.dead)
 
 
