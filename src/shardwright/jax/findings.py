@@ -91,8 +91,8 @@ def find(before: Module, rows: Sequence[Row], devices: Devices) -> tuple[Finding
 
 
 def _finding(key: Key, scan: "_Scan", rows: Sequence[Row]) -> Finding | None:
-    if any(row.bytes is None or len(row.operands) > 1 and row.collective.startswith("all_gather") for row in rows):
-        return None  # unknown, or combined with what belongs to other lines
+    if any(row.bytes is None or _is_combined(row) for row in rows):
+        return None
     if key in scan.unsure and any(row.times != 1 for row in rows):
         return None
     plans = tuple((_plan(reshard), times) for reshard, times in scan.reshards[key].items())
@@ -105,6 +105,12 @@ def _finding(key: Key, scan: "_Scan", rows: Sequence[Row]) -> Finding | None:
     wide = [row.results[0] for row in gathers if _elements(row) > most]
     names = tuple(row.collective + (f" × {row.times}" if row.times != 1 else "") for row in rows)
     return Finding(key.source, key.stack, tuple(known), names, received, wide[-1] if wide else "")
+
+
+def _is_combined(row: Row) -> bool:
+    """Whether XLA made one collective of several, which may belong to other lines; an all_to_all always has several operands."""
+    several = len(row.operands) > 1 or any(" × " in operand for operand in row.operands)
+    return several and not row.collective.startswith("all_to_all")
 
 
 def _elements(row: Row) -> int:
