@@ -51,7 +51,10 @@ def mlp(x, w1, w2):
 def test_a_tensor_parallel_mlp_has_one_all_reduce():
     """A device has 8 × 32 float32 of the result; a ring of 4 receives 2 · 1,024 · 3/4 B."""
     explanation = sw.jax.explain(
-        jax.jit(mlp, out_shardings=on(MESH, "x")), shaped((16, 32), "x"), shaped((32, 64), None, "y"), shaped((64, 32), "y")
+        jax.jit(mlp, out_shardings=on(MESH, "x")),
+        shaped((16, 32), "x"),
+        shaped((32, 64), None, "y"),
+        shaped((64, 32), "y"),
     )
     assert steps(explanation) == [("all_reduce y", "2 × 4", 1536)]
     (row,) = explanation.rows
@@ -90,12 +93,24 @@ BODIES = {  # a device has 8 × 8 float32, 256 B, but where the spec says otherw
     "psum y": (lambda a: lax.psum(a, "y"), ("x", "y"), "all_reduce y", "2 × 4", 384),
     "psum both": (lambda a: lax.psum(a, ("y", "x")), ("x", "y"), "all_reduce y,x", "1 × 8", 448),
     "pmax": (lambda a: lax.pmax(a, ("x", "y")), ("x", "y"), "all_reduce x,y", "1 × 8", 448),
-    "ring": (lambda a: lax.ppermute(a, "y", [(i, (i + 1) % 4) for i in range(4)]), ("x", "y"), "permute y", "2 × 4", 256),
+    "ring": (
+        lambda a: lax.ppermute(a, "y", [(i, (i + 1) % 4) for i in range(4)]),
+        ("x", "y"),
+        "permute y",
+        "2 × 4",
+        256,
+    ),
     "swap": (lambda a: lax.ppermute(a, "y", [(0, 2), (2, 0)]), ("x", "y"), "permute y:(1)2", "4 × 2", 256),
     "gather": (lambda a: lax.all_gather(a, "x"), ("x", "y"), "all_gather x", "4 × 2", 256),
     "scatter": (lambda a: lax.psum_scatter(a, "y", tiled=True), (None, "y"), "reduce_scatter y", "2 × 4", 384),
     "turn": (lambda a: lax.all_to_all(a, "y", 0, 1, tiled=True), (None, "y"), "all_to_all y", "2 × 4", 384),
-    "pairs": (lambda a: lax.psum(a, "y", axis_index_groups=[[0, 1], [2, 3]]), ("x", "y"), "all_reduce y:(2)2", "4 × 2", 256),
+    "pairs": (
+        lambda a: lax.psum(a, "y", axis_index_groups=[[0, 1], [2, 3]]),
+        ("x", "y"),
+        "all_reduce y:(2)2",
+        "4 × 2",
+        256,
+    ),
 }
 
 
@@ -103,14 +118,18 @@ BODIES = {  # a device has 8 × 8 float32, 256 B, but where the spec says otherw
 @pytest.mark.parametrize("name", BODIES)
 def test_collectives_of_shard_map(name, mesh):
     body, spec, *expected = BODIES[name]
-    inside = jax.shard_map(body, mesh=mesh, in_specs=PartitionSpec(*spec), out_specs=PartitionSpec(*spec), check_vma=False)
+    inside = jax.shard_map(
+        body, mesh=mesh, in_specs=PartitionSpec(*spec), out_specs=PartitionSpec(*spec), check_vma=False
+    )
     explanation = sw.jax.explain(jax.jit(inside), shaped((16, 32), *spec, mesh=mesh))
     assert steps(explanation) == [tuple(expected)]
     assert explanation.findings == ()
 
 
 def summed(a):
-    mapped = jax.shard_map(lambda a: lax.psum(a, "y") / 4, mesh=MESH, in_specs=PartitionSpec("x", "y"), out_specs=PartitionSpec("x"))
+    mapped = jax.shard_map(
+        lambda a: lax.psum(a, "y") / 4, mesh=MESH, in_specs=PartitionSpec("x", "y"), out_specs=PartitionSpec("x")
+    )
     return jnp.tile(mapped(a), (1, 4))
 
 
@@ -126,7 +145,11 @@ def test_a_scan_counts_its_rounds():
     def nested(a):
         return lax.fori_loop(0, 3, lambda _, c: rounds(c), a)
 
-    inner = [row for row in sw.jax.explain(jax.jit(nested), shaped((16, 32), "x", "y")).rows if row.collective == "all_reduce y"]
+    inner = [
+        row
+        for row in sw.jax.explain(jax.jit(nested), shaped((16, 32), "x", "y")).rows
+        if row.collective == "all_reduce y"
+    ]
     assert [(row.times, row.inside) for row in inner] == [(15, "while body × 3: while body × 5: ")]
 
 
@@ -271,7 +294,9 @@ def test_name_stacks_are_a_column():
 def test_nothing_is_allocated():
     """2^34 float32 are 64 GiB."""
     before = len(jax.live_arrays())
-    explanation = sw.jax.explain(jax.jit(lambda a: jnp.sum(a, axis=0), out_shardings=on(MESH)), shaped((2**17, 2**17), "x", "y"))
+    explanation = sw.jax.explain(
+        jax.jit(lambda a: jnp.sum(a, axis=0), out_shardings=on(MESH)), shaped((2**17, 2**17), "x", "y")
+    )
     assert len(jax.live_arrays()) == before
     assert explanation.memory.arguments == 2**36 // 8
     assert explanation.total_bytes == 2**15 * 4 + 3 * 2**15 * 4, "2 · n/2 for the sum over x, then three shards of y"
@@ -318,7 +343,9 @@ def test_a_mesh_of_ones_own_names_axes_and_has_links():
 
 def test_the_mesh_is_found_in_the_compiled_function():
     """The argument has no sharding; the function names a mesh inside."""
-    explanation = sw.jax.explain(jax.jit(lambda a: jnp.sum(constrained(a))), jax.ShapeDtypeStruct((16, 16, 16), np.float32))
+    explanation = sw.jax.explain(
+        jax.jit(lambda a: jnp.sum(constrained(a))), jax.ShapeDtypeStruct((16, 16, 16), np.float32)
+    )
     assert [row.collective for row in explanation.rows] == ["all_reduce x,y"]
 
 
@@ -356,14 +383,16 @@ def test_a_backend_without_the_option_still_explains():
 
     explanation = explain_lowered(Refusing())
     assert (explanation.total_bytes, explanation.findings) == (14_336, ())
-    assert "not compared with plans: the backend says INVALID_ARGUMENT: No such compile option: 'xla_dump_to'" in str(explanation)
+    assert "not compared with plans: the backend says INVALID_ARGUMENT: No such compile option: 'xla_dump_to'" in str(
+        explanation
+    )
 
 
 def test_mistakes_are_named():
     argument, jitted = shaped((16, 32), "x"), jax.jit(jnp.sum)
     with pytest.raises(ProgramError, match=r"explain takes a jitted function.*Write explain\(jax.jit\(f\), …\)"):
         sw.jax.explain(lambda a: a, argument)
-    with pytest.raises(MeshError, match="mesh= takes a shardwright Mesh or a jax.sharding.Mesh; got dict"):
+    with pytest.raises(MeshError, match=r"mesh= takes a shardwright Mesh or a jax\.sharding\.Mesh; got dict"):
         sw.jax.explain(jitted, argument, mesh={"x": 2})
     with pytest.raises(MeshError, match=r"Mesh\(x=2\) has 2 devices, but the function was compiled for 8"):
         sw.jax.explain(jitted, argument, mesh=sw.Mesh(x=2))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.errors import ProgramError
-from shardwright.jax.communication import Devices
+from shardwright.jax.devices import Devices
 from shardwright.jax.hlo import parse, tensors
 from shardwright.jax.replica_groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
 from shardwright.jax.walking import Walk
@@ -26,7 +26,12 @@ def module(*lines, more="", head="num_partitions=8"):
 
 
 P0 = "%p = f32[4,16]{1,0} parameter(0)"
-ADD = "%add (a: f32[], b: f32[]) -> f32[] {\n  %a = f32[] parameter(0)\n  %b = f32[] parameter(1)\n  ROOT %s = f32[] add(%a, %b)\n}"
+ADD = """
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}"""
 
 
 def walk(*lines, devices=ON_MESH, **options):
@@ -149,11 +154,20 @@ def test_shardings_of_xla_in_every_form(text):
     assert sharding_of(text, 2, ON_MESH) == sw.Sharding(MESH, SHARDINGS[text])
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["{manual}", "{maximal device=0}", "{unknown}", "", "{devices=[2,2,2]<=[8] last_tile_dims={manual}}", "{devices=[8]<=[8]}"]
-    + ["{devices=[2,4]0,1,2,3,4,5,7,6}", "{mesh['a'=8], [{'a'}, {}], unreduced={'b'}}", "{devices=[2,2]<=[4]}"],
-)
+OTHERS = [
+    "{manual}",
+    "{maximal device=0}",
+    "{unknown}",
+    "",
+    "{devices=[2,2,2]<=[8] last_tile_dims={manual}}",
+    "{devices=[8]<=[8]}",
+    "{devices=[2,2]<=[4]}",
+    "{devices=[2,4]0,1,2,3,4,5,7,6}",
+    "{mesh['a'=8], [{'a'}, {}], unreduced={'b'}}",
+]
+
+
+@pytest.mark.parametrize("text", OTHERS)
 def test_shardings_that_are_not_along_axes_are_unknown(text):
     assert sharding_of(text, 2, ON_MESH) is None
     assert elements("{{replicated}, {devices=[2,4]<=[8]}}") == ["{replicated}", "{devices=[2,4]<=[8]}"]
@@ -165,39 +179,44 @@ def test_partitions_on_other_places():
     assert sharding_of("{devices=[2,4]1,0,3,2,5,4,7,6}", 2, swapped) == sw.Sharding(MESH, sw.P("x", "y"))
     assert sharding_of("{devices=[2,4]<=[8]}", 2, swapped) is None
     # partitions 0 and 2 are places 1 and 3
-    part = walk(P0, "ROOT %r = f32[4,16] collective-permute(%p), channel_id=1, source_target_pairs={{0,2}}", devices=swapped)
+    part = walk(
+        P0, "ROOT %r = f32[4,16] collective-permute(%p), channel_id=1, source_target_pairs={{0,2}}", devices=swapped
+    )
     assert part.rows[0].collective == "permute y:(1)2"
 
 
 # -- collectives ------------------------------------------------------------------------------------------------------
 
+GLOBAL = "channel_id=1, use_global_device_ids=true"
 # 4 × 16 float32 are 256 B a device.
-COLLECTIVES = {
-    "all-gather(%p), channel_id=1, replica_groups=[2,4]<=[8], dimensions={0}, use_global_device_ids=true": ("all_gather y", 768),
-    "all-gather(f32[4,16]{1,0} %p), channel_id=1, replica_groups=[4,2]<=[2,4]T(1,0), dimensions={0}, use_global_device_ids=true": (
+COLLECTIVES = [
+    (f"all-gather(%p), replica_groups=[2,4]<=[8], dimensions={{0}}, {GLOBAL}", "all_gather y", 768),
+    (
+        f"all-gather(f32[4,16]{{1,0}} %p), replica_groups=[4,2]<=[2,4]T(1,0), dimensions={{0}}, {GLOBAL}",
         "all_gather x",
         256,
     ),
-    "all-reduce(%p), channel_id=1, replica_groups={}, use_global_device_ids=true, to_apply=%add": ("all_reduce x,y", 448),
-    "all-reduce(%p), channel_id=1, replica_groups={{0}}, to_apply=%add": ("all_reduce x,y", 448),
-    "all-reduce(%p), replica_groups={{0}}, to_apply=%add": ("all_reduce", 0),  # of replicas, of which there is one
-    "reduce-scatter(%p), channel_id=1, replica_groups=[2,4]<=[8], use_global_device_ids=true, dimensions={0}, to_apply=%add": (
+    (f"all-reduce(%p), replica_groups={{}}, to_apply=%add, {GLOBAL}", "all_reduce x,y", 448),
+    ("all-reduce(%p), channel_id=1, replica_groups={{0}}, to_apply=%add", "all_reduce x,y", 448),
+    ("all-reduce(%p), replica_groups={{0}}, to_apply=%add", "all_reduce", 0),  # of replicas, of which there is one
+    (
+        f"reduce-scatter(%p), replica_groups=[2,4]<=[8], dimensions={{0}}, to_apply=%add, {GLOBAL}",
         "reduce_scatter y",
         192,
     ),
-    "all-to-all(%p), channel_id=1, replica_groups={{0,4},{1,5},{2,6},{3,7}}, dimensions={1}": ("all_to_all x", 128),
-    "collective-permute(%p), channel_id=1, source_target_pairs={{0,4},{4,0}}": ("permute x", 256),
-    "collective-permute(%p), channel_id=1, source_target_pairs={{0,0},{4,4}}": ("permute", 0),
-    "collective-broadcast(%p), channel_id=1, replica_groups={{0,1,2,3},{4,5,6,7}}": ("broadcast y", 256),
-    "collective-reduce(%p), channel_id=1, replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add": ("reduce y", 256),
-}
+    ("all-to-all(%p), channel_id=1, replica_groups={{0,4},{1,5},{2,6},{3,7}}, dimensions={1}", "all_to_all x", 128),
+    ("collective-permute(%p), channel_id=1, source_target_pairs={{0,4},{4,0}}", "permute x", 256),
+    ("collective-permute(%p), channel_id=1, source_target_pairs={{0,0},{4,4}}", "permute", 0),
+    ("collective-broadcast(%p), channel_id=1, replica_groups={{0,1,2,3},{4,5,6,7}}", "broadcast y", 256),
+    ("collective-reduce(%p), channel_id=1, replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add", "reduce y", 256),
+]
 
 
-@pytest.mark.parametrize("text", COLLECTIVES)
-def test_bytes_and_axes_of_every_collective(text):
+@pytest.mark.parametrize(("text", "collective", "received"), COLLECTIVES)
+def test_bytes_and_axes_of_every_collective(text, collective, received):
     part = walk(P0, f"ROOT %r = f32[4,16]{{1,0}} {text}", more=ADD)
     (row,) = part.rows
-    assert (row.collective, row.bytes) == COLLECTIVES[text]
+    assert (row.collective, row.bytes) == (collective, received)
     assert (part.bytes, part.notes) == (row.bytes, ())
     assert row.lower_bound == row.bytes, "all of these are at their bounds"
 
@@ -265,7 +284,13 @@ def test_combined_collectives_are_one_row():
 
 
 def test_small_dtypes_and_padded_layouts():
-    assert [tensor.bytes for tensor in tensors("(s4[3]{0:T(8,128)}, f8e4m3fn[5], pred[2,2], c128[], token[])")] == [2, 5, 4, 16, 0]
+    assert [tensor.bytes for tensor in tensors("(s4[3]{0:T(8,128)}, f8e4m3fn[5], pred[2,2], c128[], token[])")] == [
+        2,
+        5,
+        4,
+        16,
+        0,
+    ]
     with pytest.raises(ProgramError, match="unknown dtype"):
         _ = tensors("quaternion[4]")[0].bytes
     with pytest.raises(ProgramError, match="a size without a bound"):
@@ -318,7 +343,7 @@ def test_groups_of_replicas_and_of_replicas_with_their_partitions():
 
 
 def test_groups_that_are_not_along_axes_say_so():
-    text = "ROOT %r = f32[4,16] all-reduce(%p), channel_id=1, replica_groups={{0,3},{1,2},{4,7},{5,6}}, use_global_device_ids=true"
+    text = f"ROOT %r = f32[4,16] all-reduce(%p), replica_groups={{{{0,3}},{{1,2}},{{4,7}},{{5,6}}}}, {GLOBAL}"
     part = walk(P0, text + ", to_apply=%add", more=ADD)
     assert facts(part) == [("all_reduce {0,3},{1,2},{4,7},{5,6}", "4 × 2", 256)]
     assert "are not along axes of Mesh(x=2, y=4)" in part.notes[0]
@@ -389,7 +414,9 @@ def test_texts_that_are_not_modules_are_refused(text, message):
 
 # -- loops and branches -----------------------------------------------------------------------------------------------
 
-REDUCE = "%r = f32[4,16] all-reduce(%x), channel_id=1, replica_groups=[2,4]<=[8], use_global_device_ids=true, to_apply=%add"
+REDUCE = (
+    "%r = f32[4,16] all-reduce(%x), channel_id=1, replica_groups=[2,4]<=[8], use_global_device_ids=true, to_apply=%add"
+)
 
 
 def loop(start="0", step="1", direction="LT", end="5", config="", counter="add(%i, %k)", test="%i, %n"):
@@ -485,8 +512,15 @@ LINES
 
 @pytest.mark.parametrize("names", ["branch_computations={%one, %two}", "true_computation=%one, false_computation=%two"])
 def test_of_branches_the_dearer_counts(names):
-    branch = "%{} (x: f32[4,16]) -> f32[4,16] {{\n  %x = f32[4,16] parameter(0)\n{}\n  ROOT %o = f32[4,16] copy(%x)\n}}\n"
-    more = ADD + "\n" + branch.format("one", f"  {REDUCE}") + branch.format("two", "  " + REDUCE.replace("[2,4]<=[8]", "{}"))
+    branch = (
+        "%{} (x: f32[4,16]) -> f32[4,16] {{\n  %x = f32[4,16] parameter(0)\n{}\n  ROOT %o = f32[4,16] copy(%x)\n}}\n"
+    )
+    more = (
+        ADD
+        + "\n"
+        + branch.format("one", f"  {REDUCE}")
+        + branch.format("two", "  " + REDUCE.replace("[2,4]<=[8]", "{}"))
+    )
     part = walk(P0, "%i = s32[] parameter(1)", f"ROOT %c = f32[4,16] conditional(%i, %p, %p), {names}", more=more)
     assert [(row.inside, row.bytes) for row in part.rows] == [("branch 0: ", 384), ("branch 1: ", 448)]
     assert part.bytes == 448

@@ -9,8 +9,10 @@ import numpy as np
 
 from shardwright.errors import ProgramError
 from shardwright.hardware import Link, seconds, seconds_per_byte
-from shardwright.jax.hlo import Computation, Instruction, Module, Tensor, split, tensors
+from shardwright.jax.devices import Devices
+from shardwright.jax.hlo import Computation, Instruction, Module, Tensor, tensors
 from shardwright.jax.replica_groups import Groups, axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
+from shardwright.jax.text import split
 from shardwright.mesh import Mesh
 from shardwright.plan import Move, Reduce, Step
 from shardwright.program import Row
@@ -28,24 +30,15 @@ KINDS = {
     "collective-reduce": "reduce",
     "recv": "permute",  # with its send: a message of a permute that XLA took apart
 }
-_BY_PARTITION = ("all_to_all", "ragged_all_to_all", "permute", "broadcast", "reduce")  # groups of partitions, not of both
+_BY_PARTITION = (
+    "all_to_all",
+    "ragged_all_to_all",
+    "permute",
+    "broadcast",
+    "reduce",
+)  # groups of partitions, not of both
 _PAIRS = "_xla_send_recv_source_target_pairs"
 _MOST_SHOWN = 4  # groups that are printed where they are not along axes
-
-
-@dataclass(frozen=True)
-class Devices:
-    """The devices of a compiled function: how many, their mesh if it is known, and the place of each partition in it."""
-
-    replicas: int
-    partitions: int
-    mesh: Mesh | None = None
-    places: tuple[int, ...] = ()
-
-    @property
-    def count(self) -> int:
-        """How many devices there are."""
-        return self.replicas * self.partitions
 
 
 @dataclass(frozen=True)
@@ -118,9 +111,7 @@ def unknown_row(module: Module, instruction: Instruction) -> Row:
     """The row of what looks like a collective and can't be read."""
     source, name = module.source(instruction), f"unknown {instruction.opcode}"
     shown = _listed(instruction.tensors)
-    return Row(
-        instruction.opcode, source, (), shown, name, "?", None, None, None, None, stack=instruction.op_name
-    )
+    return Row(instruction.opcode, source, (), shown, name, "?", None, None, None, None, stack=instruction.op_name)
 
 
 def _sent(computation: Computation, instruction: Instruction, kind: str) -> tuple[Tensor, ...]:

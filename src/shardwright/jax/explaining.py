@@ -7,19 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh as JaxMesh
-from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwright.arrays import Array, ShapeDtype
-from shardwright.errors import MeshError, ProgramError, ShardingError
-from shardwright.jax.communication import Devices
+from shardwright.errors import MeshError, ProgramError
+from shardwright.jax.devices import Devices, abstract, devices_of
 from shardwright.jax.findings import Finding, find
 from shardwright.jax.hlo import Module, parse
 from shardwright.jax.walking import Walk
 from shardwright.mesh import Mesh
 from shardwright.program import Explanation
-from shardwright.sharding import Sharding
 
 
 @dataclass(frozen=True)
@@ -72,19 +68,17 @@ def explain(fn: Any, *args: Any, mesh: Mesh | JaxMesh | None = None, **kwargs: A
         )
     if mesh is not None and not isinstance(mesh, Mesh | JaxMesh):
         raise MeshError(f"mesh= takes a shardwright Mesh or a jax.sharding.Mesh; got {type(mesh).__name__}.")
-    given = jax.tree.map(_abstract, (args, kwargs))
+    given = jax.tree.map(abstract, (args, kwargs))
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(given)]
     return explain_lowered(fn.lower(*given[0], **given[1]), mesh=mesh, shardings=shardings)
 
 
-def explain_lowered(
-    lowered: Any, mesh: Mesh | JaxMesh | None = None, shardings: Sequence[Any] = ()
-) -> JaxExplanation:
+def explain_lowered(lowered: Any, mesh: Mesh | JaxMesh | None = None, shardings: Sequence[Any] = ()) -> JaxExplanation:
     """The explanation of what `jax.jit(f).lower(…)` gave; `shardings` are those of the arguments."""
     compiled, before, missing = _compiled(lowered)
     module = parse(compiled.as_text())
     known = (*shardings, *jax.tree.leaves((compiled.input_shardings, compiled.output_shardings)))
-    devices = _devices(module, compiled, mesh, known)
+    devices = devices_of(module, compiled, mesh, known)
     part = Walk(module, devices).whole()
     findings = find(before, part.rows, devices) if before is not None and part.rows else ()
     memory = _memory(compiled.memory_analysis())
@@ -102,7 +96,10 @@ def _headline(devices: Devices, sends: bool) -> Iterator[str]:
     elif not sends:
         yield f"compiled for {devices.count} devices, without collectives: nothing is sent"
     elif devices.mesh is None:
-        yield f"the mesh of the {devices.count} devices is unknown: groups are shown by their sizes; pass mesh= to see axes and times"
+        yield (
+            f"the mesh of the {devices.count} devices is unknown: groups are shown by their sizes; "
+            f"pass mesh= to see axes and times"
+        )
 
 
 def _compiled(lowered: Any) -> tuple[Any, Module | None, str]:
@@ -118,7 +115,11 @@ def _compiled(lowered: Any) -> tuple[Any, Module | None, str]:
             return lowered.compile(), None, f"reshards are not compared with plans: the backend says {refused}"
         files = sorted(Path(folder).glob("*before_spmd-partitioning*.txt"))
         if not files:
-            return compiled, None, "reshards are not compared with plans: XLA gave no module from before its partitioner"
+            return (
+                compiled,
+                None,
+                "reshards are not compared with plans: XLA gave no module from before its partitioner",
+            )
         return compiled, parse(files[-1].read_text()), ""
 
 
@@ -129,63 +130,3 @@ def _memory(stats: Any) -> Memory | None:
         int(getattr(stats, f"{name}_size_in_bytes")) for name in ("argument", "output", "temp", "alias")
     )
     return Memory(arguments, outputs, temporaries, aliased, getattr(stats, "peak_memory_in_bytes", None))
-
-
-# -- meshes -----------------------------------------------------------------------------------------------------------
-
-
-def _devices(module: Module, compiled: Any, given: Mesh | JaxMesh | None, shardings: Sequence[Any]) -> Devices:
-    """The devices of a compiled module, and the place of each partition in the mesh: the one given, or the first known."""
-    count = module.replicas * module.partitions
-    bare = Devices(module.replicas, module.partitions)
-    named = [s.mesh for s in shardings if isinstance(s, NamedSharding) and isinstance(s.mesh, JaxMesh)]
-    fitting = [mesh for mesh in named if mesh.size == count]
-    mesh = given if given is not None else (fitting[0] if fitting else None)
-    if mesh is None or count == 1:
-        return bare
-    if mesh.size != count:
-        raise MeshError(f"{mesh} has {mesh.size} devices, but the function was compiled for {count}: pass a mesh of those.")
-    # Partition i runs on device i of the meshes that the function was compiled for.
-    order = [d.id for d in (fitting[0].devices.flat if fitting else compiled.runtime_executable().local_devices())]
-    ours = mesh if isinstance(mesh, Mesh) else from_jax_mesh(mesh)
-    if sorted(order) != sorted(ours.device_ids):
-        raise MeshError(
-            f"The function was compiled for the devices {sorted(order)}, but {ours} has {sorted(ours.device_ids)}: pass "
-            f"mesh= with their ids."
-        )
-    return Devices(module.replicas, module.partitions, ours, tuple(map(ours.position, order)))
-
-
-def from_jax_mesh(mesh: JaxMesh) -> Mesh:
-    """The Mesh with the same axes and the ids of JAX's devices."""
-    ids = [device.id for device in mesh.devices.flat]
-    plain = ids == list(range(len(ids)))
-    return Mesh(mesh.devices.shape, tuple(map(str, mesh.axis_names)), devices=None if plain else ids)
-
-
-def _abstract(leaf: Any) -> Any:
-    """An argument as JAX takes it: tensors of ours as their shapes, dtypes and shardings."""
-    if not isinstance(leaf, ShapeDtype | Array):
-        return leaf
-    sharding = None if leaf.sharding is None else _named(leaf.sharding)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
-
-
-def _named(sharding: Sharding) -> NamedSharding:
-    """The NamedSharding of a sharding that JAX can hold."""
-    mesh = sharding.mesh
-    if sharding.partial or sharding.halo or sharding.offsets or not all(axis in mesh.sizes for axis in sharding.axes):
-        raise ShardingError(
-            f"JAX has no words for {sharding}: partial values, halos, offsets and sub-axes can't be arguments. Reshard it first, "
-            f"or name a mesh with finer axes."
-        )
-    by_id = {device.id: device for device in jax.devices()}
-    missing = [device for device in mesh.device_ids if device not in by_id]
-    if missing:
-        raise MeshError(
-            f"{mesh} has device {missing[0]}, but JAX has {len(by_id)} devices here. For virtual ones set "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={mesh.size} before JAX starts."
-        )
-    grid = np.array([by_id[device] for device in mesh.device_ids]).reshape(mesh.shape)
-    spec = PartitionSpec(*(axes or None for axes in sharding.dims))  # type: ignore[no-untyped-call]
-    return NamedSharding(JaxMesh(grid, mesh.axis_names), spec)

@@ -5,19 +5,21 @@ only copy, the partitioner moves each operand to the instruction's own sharding:
 collectives that it makes for this have the instruction's name stack and source line.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardwright.errors import ShardingError
-from shardwright.jax.communication import Devices
-from shardwright.jax.hlo import Computation, Instruction, Module, Tensor, split
+from shardwright.jax.devices import Devices
+from shardwright.jax.hlo import Computation, Instruction, Module, Tensor
+from shardwright.jax.text import split
 from shardwright.jax.trips import trip_count
 from shardwright.jax.xla_shardings import elements, sharding_of
 from shardwright.plan import ReshardPlan, plan_reshard
 from shardwright.program import Row, short_source
-from shardwright.sharding import Sharding, describe
+from shardwright.sharding import Sharding, as_dtype, describe
 
 # Operands are moved to the sharding of the result.
 _MOVED = set(
@@ -68,8 +70,14 @@ class Finding:
         (plan, _), *more = self.plans
         ends = " → ".join(describe(s, plan.shape, plan.dtype) for s in (plan.source, plan.target))
         others = f" and {len(more)} more" if more else ""
-        steps = ", ".join(dict.fromkeys(f"{step.name} {','.join(step.axes)}" for p, _ in self.plans for step in p.steps))
-        how = f"gathers {self.gathered} on every device, which the target does not need" if self.gathered else "moves more"
+        steps = ", ".join(
+            dict.fromkeys(f"{step.name} {','.join(step.axes)}" for p, _ in self.plans for step in p.steps)
+        )
+        how = (
+            f"gathers {self.gathered} on every device, which the target does not need"
+            if self.gathered
+            else "moves more"
+        )
         place = " ".join(filter(None, (short_source(self.source), self.stack))) or "without a source line"
         return (
             f"{place}: {ends}{others}: XLA {how}: {self.bytes:,} B ({', '.join(self.collectives)}); "
@@ -108,7 +116,7 @@ def _finding(key: Key, scan: "_Scan", rows: Sequence[Row]) -> Finding | None:
 
 
 def _is_combined(row: Row) -> bool:
-    """Whether XLA made one collective of several, which may belong to other lines; an all_to_all always has several operands."""
+    """Whether XLA made one collective of several, of other lines perhaps; an all_to_all has several operands by itself."""
     several = len(row.operands) > 1 or any(" × " in operand for operand in row.operands)
     return several and not row.collective.startswith("all_to_all")
 
@@ -123,12 +131,16 @@ def _elements(row: Row) -> int:
 
 
 def _plan(reshard: Reshard) -> ReshardPlan | None:
-    name = reshard.tensor.dtype
-    known = _DTYPES.get(name) or _KINDS.get(name[0], "?") + name[1:]
+    """Our plan; None for dtypes that NumPy lacks, or holds in more bits than XLA."""
+    tensor = reshard.tensor
+    name = re.sub(r"^([a-z]\d+)(e)", r"\1_\2", tensor.dtype)  # f8e4m3 is float8_e4m3
     try:
-        return plan_reshard(reshard.tensor.shape, known, reshard.source.mesh, reshard.source, reshard.target)
+        dtype = as_dtype(_DTYPES.get(name) or _KINDS.get(name[0], "?") + name[1:])
     except (ShardingError, TypeError):
-        return None  # a dtype that NumPy does not have
+        return None
+    if dtype.itemsize * 8 != tensor.bits:
+        return None
+    return plan_reshard(tensor.shape, dtype, reshard.source.mesh, reshard.source, reshard.target)
 
 
 class _Scan:

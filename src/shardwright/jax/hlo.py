@@ -9,6 +9,7 @@ from functools import cached_property
 from math import prod
 
 from shardwright.errors import ProgramError
+from shardwright.jax.text import closing, short, split, unquoted
 
 _COMMENT = re.compile(r"/\*.*?\*/")
 _OPEN = re.compile(r"(?P<entry>ENTRY\s+)?%?(?P<name>[^\s(%={]+)\s*(\(.*)?\{$")
@@ -19,7 +20,6 @@ _BITS = re.compile(r"(?:bf|f|s|u|c)(\d+)")
 _FIELD = re.compile(r'([\w.]+)=("(?:[^"\\]|\\.)*"|[^\s{}]+)')
 _ROW = re.compile(r"(?P<id>\d+) (?P<rest>.+)")
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
-_CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Instruction:
     @cached_property
     def metadata(self) -> Mapping[str, str]:
         """Where it comes from: op_name, source_file, source_line, stack_frame_id; as far as they are known."""
-        return {key: _unquoted(value) for key, value in _FIELD.findall(self.attributes.get("metadata", ""))}
+        return {key: unquoted(value) for key, value in _FIELD.findall(self.attributes.get("metadata", ""))}
 
     @property
     def op_name(self) -> str:
@@ -113,7 +113,9 @@ class Computation:
         """The instruction that makes an operand."""
         name = instruction.operands[index]
         if name not in self.by_name:
-            raise ProgramError(f"HLO: {instruction.name} of {self.name} reads {name}, which that computation does not define.")
+            raise ProgramError(
+                f"HLO: {instruction.name} of {self.name} reads {name}, which that computation does not define."
+            )
         return self.by_name[name]
 
     def operand_tensors(self, instruction: Instruction) -> tuple[Tensor, ...]:
@@ -165,7 +167,7 @@ class Module:
         while frame in stack:
             row = dict(_FIELD.findall(stack[frame]))
             place = dict(_FIELD.findall(places[int(row["file_location_id"])]))
-            yield f"{_unquoted(files[int(place['file_name_id'])])}:{place['line']}"
+            yield f"{unquoted(files[int(place['file_name_id'])])}:{place['line']}"
             parent = int(row.get("parent_frame_id", base)) - base
             if parent >= frame:
                 raise ProgramError(f"HLO: stack frame {frame} has the parent {parent}, which comes after it.")
@@ -199,11 +201,13 @@ def parse(text: str) -> Module:
             name, lines, table = opening["name"], [], ""
             entry = name if opening["entry"] else entry
         elif _START.match(line):
-            raise ProgramError(f"HLO: line {number} is an instruction outside of a computation: {_short(line)}")
+            raise ProgramError(f"HLO: line {number} is an instruction outside of a computation: {short(line)}")
     if lines is not None or not entry:
         what = f"its computation {name} has no end" if lines is not None else "it has no ENTRY computation"
         raise ProgramError(f"This is not a whole HLO module: {what}. Pass the text of compiled.as_text().")
-    return Module(_module_name(head), entry, computations, _count(head, "replica_count"), _count(head, "num_partitions"), tables)
+    return Module(
+        _module_name(head), entry, computations, _count(head, "replica_count"), _count(head, "num_partitions"), tables
+    )
 
 
 def _module_name(head: str) -> str:
@@ -218,12 +222,12 @@ def _count(head: str, name: str) -> int:
 def _instruction(line: str, number: int) -> Instruction:
     start = _START.match(line)
     if start is None:
-        raise ProgramError(f"HLO: line {number} is not an instruction: {_short(line)}")
+        raise ProgramError(f"HLO: line {number} is not an instruction: {short(line)}")
     at = _end_of_type(line, start.end())
     opcode = _OPCODE.match(line, at)
     if opcode is None:
-        raise ProgramError(f"HLO: line {number} has no operation after its type: {_short(line)}")
-    end = _closing(line, opcode.end() - 1)
+        raise ProgramError(f"HLO: line {number} has no operation after its type: {short(line)}")
+    end = closing(line, opcode.end() - 1)
     arguments = line[opcode.end() : end]
     return Instruction(
         start["name"], opcode["opcode"], line[start.end() : at], arguments, line[end + 1 :], bool(start["root"])
@@ -233,57 +237,9 @@ def _instruction(line: str, number: int) -> Instruction:
 def _end_of_type(line: str, start: int) -> int:
     """Where a type ends: at its closing parenthesis, or at the next space."""
     if line.startswith("(", start):
-        return _closing(line, start) + 1
+        return closing(line, start) + 1
     end = line.find(" ", start)
     return end if end >= 0 else len(line)
-
-
-def _closing(text: str, start: int) -> int:
-    """The position of the bracket that closes the one at `start`."""
-    depth, quoted, at = 0, False, start
-    while at < len(text):
-        char = text[at]
-        if quoted:
-            at += char == "\\"
-            quoted = char != '"'
-        elif char == '"':
-            quoted = True
-        elif char in "([{":
-            depth += 1
-        elif char in ")]}":
-            depth -= 1
-            if not depth:
-                return at
-        at += 1
-    raise ProgramError(f"HLO: a bracket is never closed in: {_short(text)}")
-
-
-def split(text: str) -> list[str]:
-    """The parts between commas that are not inside brackets or quotes.
-
-    >>> split("a={1,2}, b=[3,4]<=[8], c")
-    ['a={1,2}', 'b=[3,4]<=[8]', 'c']
-    """
-    parts, start, at = [], 0, 0
-    while at < len(text):
-        char = text[at]
-        if char in _CLOSING:
-            at = _closing(text, at)
-        elif char == '"':
-            at = _end_of_quote(text, at)
-        elif char == ",":
-            parts.append(text[start:at].strip())
-            start = at + 1
-        at += 1
-    parts.append(text[start:].strip())
-    return [part for part in parts if part]
-
-
-def _end_of_quote(text: str, start: int) -> int:
-    at = start + 1
-    while at < len(text) and text[at] != '"':
-        at += 2 if text[at] == "\\" else 1
-    return at
 
 
 def tensors(text: str) -> tuple[Tensor, ...]:
@@ -301,14 +257,6 @@ def tensors(text: str) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def _unquoted(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text[1:-1]) if text.startswith('"') else text
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= 160 else line[:159] + "…"
-
-
 _LIBRARIES = tuple(
     {os.path.join(sysconfig.get_paths()[name], "") for name in ("stdlib", "purelib", "platlib")}
     | {os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")}
@@ -317,4 +265,6 @@ _LIBRARIES = tuple(
 
 def _is_library(file: str) -> bool:
     """Whether a file belongs to the standard library, to an installed package or to this one."""
-    return file.startswith(_LIBRARIES) or "site-packages" in file or "dist-packages" in file or file.startswith("<frozen ")
+    return (
+        file.startswith(_LIBRARIES) or "site-packages" in file or "dist-packages" in file or file.startswith("<frozen ")
+    )

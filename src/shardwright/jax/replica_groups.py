@@ -153,14 +153,13 @@ def axes_along(members: Sequence[int], mesh: Mesh) -> tuple[str, ...] | None:
 
 def _innermost(steps: Sequence[int], mesh: Mesh) -> str | None:
     """The piece of an axis along which the steps run fastest."""
-    stride, inner = steps[1], 1
-    for name, size in reversed(tuple(mesh.sizes.items())):
-        if inner <= stride < inner * size:
-            break
-        inner *= size
-    else:
+    stride = steps[1]
+    inner = {name: math.prod(mesh.shape[at + 1 :]) for at, name in enumerate(mesh.axis_names)}
+    name = next((name for name, size in mesh.sizes.items() if inner[name] <= stride < inner[name] * size), None)
+    if name is None:
         return None
-    after, left = divmod(stride, inner)
+    size = mesh.sizes[name]
+    after, left = divmod(stride, inner[name])
     if left or size % after:
         return None
     room, run = size // after, 1

@@ -10,7 +10,9 @@ _KNOWN = re.compile(r'known_trip_count\\*":\s*\{\s*\\*"n\\*":\s*\\*"?(\d+)')
 _TRANSPARENT = ("copy", "bitcast", "reshape", "convert")
 _TURNED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE"}
 
-Term = tuple[Any, ...]  # ("constant", 5), ("carried", 0), ("add", term, term), ("compare", "LT", term, term), ("other",)
+Term = tuple[
+    Any, ...
+]  # ("constant", 5), ("carried", 0), ("add", term, term), ("compare", "LT", term, term), ("other",)
 OTHER: Term = ("other",)
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from shardwright.errors import ProgramError
-from shardwright.jax.communication import Devices, is_suspect, kind_of, row_of, unknown_row
+from shardwright.jax.communication import is_suspect, kind_of, row_of, unknown_row
+from shardwright.jax.devices import Devices
 from shardwright.jax.hlo import Computation, Instruction, Module
 from shardwright.jax.trips import trip_count
 from shardwright.program import Row
@@ -37,7 +38,10 @@ class Walk:
         self.module, self.devices = module, devices
         self._parts: dict[str, Part] = {}
         self._received = {
-            i.attributes.get("channel_id") for c in module.computations.values() for i in c.instructions if i.opcode == "recv"
+            i.attributes.get("channel_id")
+            for c in module.computations.values()
+            for i in c.instructions
+            if i.opcode == "recv"
         }
 
     def whole(self) -> Part:

@@ -6,9 +6,9 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.jax.communication import Devices
-from shardwright.jax.hlo import split
+from shardwright.jax.devices import Devices
 from shardwright.jax.replica_groups import axes_along, iota, merged, numbers, xla_axes, xla_mesh
+from shardwright.jax.text import split
 from shardwright.mesh import Mesh
 from shardwright.sharding import P, Sharding, layout_of
 
@@ -16,7 +16,9 @@ _TILED = re.compile(
     r"devices=\[(?P<tiles>[\d,]+)\](?:<=(?P<iota>\[[\d,]+\](?:T\([\d,]+\))?)|(?P<ids>[\d,]+))"
     r"(?P<last> last_tile_dim_replicate| last_tile_dims=\{replicated\})?"
 )
-_NAMED = re.compile(r"mesh\[(?P<sizes>.*?)\](?:, device_ids=\((?P<ids>[\d,]+|\[[\d,]+\](?:T\([\d,]+\))?)\))?, (?P<dims>.+)")
+_NAMED = re.compile(
+    r"mesh\[(?P<sizes>.*?)\](?:, device_ids=\((?P<ids>[\d,]+|\[[\d,]+\](?:T\([\d,]+\))?)\))?, (?P<dims>.+)"
+)
 _OTHER_AXES = re.compile(r", replicated=\{[^{}]*\}$")
 
 
