@@ -31,13 +31,16 @@ class Devices:
         return self.replicas * self.partitions
 
 
-def devices_of(module: Module, compiled: Any, given: Mesh | JaxMesh | None, shardings: Sequence[Any]) -> Devices:
-    """The devices of a compiled module, and the place of each partition in the mesh: the one given, or the first known."""
+def devices_of(module: Module, compiled: Any, given: Mesh | JaxMesh | None, arguments: Sequence[Any]) -> Devices:
+    """The devices of a compiled module, and the place of each partition in the mesh.
+
+    The mesh is the one given, or that of the arguments' shardings, or of those that the function was compiled for.
+    """
     count = module.replicas * module.partitions
     bare = Devices(module.replicas, module.partitions)
-    named = [s.mesh for s in shardings if isinstance(s, NamedSharding) and isinstance(s.mesh, JaxMesh)]
-    fitting = [mesh for mesh in named if mesh.size == count]
-    mesh = given if given is not None else (fitting[0] if fitting else None)
+    own = _meshes(jax.tree.leaves((compiled.input_shardings, compiled.output_shardings)), count)
+    meshes = [*_meshes(arguments, count), *own]
+    mesh = given if given is not None else (meshes[0] if meshes else None)
     if mesh is None or count == 1:
         return bare
     if mesh.size != count:
@@ -45,7 +48,8 @@ def devices_of(module: Module, compiled: Any, given: Mesh | JaxMesh | None, shar
             f"{mesh} has {mesh.size} devices, but the function was compiled for {count}: pass a mesh of those."
         )
     # Partition i runs on device i of the meshes that the function was compiled for.
-    order = [d.id for d in (fitting[0].devices.flat if fitting else compiled.runtime_executable().local_devices())]
+    running = [*own, *meshes]
+    order = [d.id for d in (running[0].devices.flat if running else compiled.runtime_executable().local_devices())]
     ours = mesh if isinstance(mesh, Mesh) else from_jax_mesh(mesh)
     if sorted(order) != sorted(ours.device_ids):
         raise MeshError(
@@ -53,6 +57,12 @@ def devices_of(module: Module, compiled: Any, given: Mesh | JaxMesh | None, shar
             f"mesh= with their ids."
         )
     return Devices(module.replicas, module.partitions, ours, tuple(map(ours.position, order)))
+
+
+def _meshes(shardings: Sequence[Any], count: int) -> list[JaxMesh]:
+    """The meshes of some shardings that have so many devices."""
+    named = (s.mesh for s in shardings if isinstance(s, NamedSharding))
+    return [mesh for mesh in named if isinstance(mesh, JaxMesh) and mesh.size == count]
 
 
 def from_jax_mesh(mesh: JaxMesh) -> Mesh:

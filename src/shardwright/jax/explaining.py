@@ -77,8 +77,7 @@ def explain_lowered(lowered: Any, mesh: Mesh | JaxMesh | None = None, shardings:
     """The explanation of what `jax.jit(f).lower(…)` gave; `shardings` are those of the arguments."""
     compiled, before, missing = _compiled(lowered)
     module = parse(compiled.as_text())
-    known = (*shardings, *jax.tree.leaves((compiled.input_shardings, compiled.output_shardings)))
-    devices = devices_of(module, compiled, mesh, known)
+    devices = devices_of(module, compiled, mesh, shardings)
     part = Walk(module, devices).whole()
     findings = find(before, part.rows, devices) if before is not None and part.rows else ()
     memory = _memory(compiled.memory_analysis())
