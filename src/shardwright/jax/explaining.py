@@ -106,20 +106,19 @@ def _compiled(lowered: Any) -> tuple[Any, Module | None, str]:
 
     XLA writes that module only to a file.
     """
+    why = "reshards are not compared with plans: "
     with tempfile.TemporaryDirectory() as folder:
         try:
             compiled = lowered.compile({"xla_dump_to": folder, "xla_dump_hlo_pass_re": "spmd-partitioning"})
         except jax.errors.JaxRuntimeError as error:
-            refused = str(error).splitlines()[0]
-            return lowered.compile(), None, f"reshards are not compared with plans: the backend says {refused}"
+            return lowered.compile(), None, f"{why}the backend says {str(error).splitlines()[0]}"
         files = sorted(Path(folder).glob("*before_spmd-partitioning*.txt"))
         if not files:
-            return (
-                compiled,
-                None,
-                "reshards are not compared with plans: XLA gave no module from before its partitioner",
-            )
-        return compiled, parse(files[-1].read_text()), ""
+            return compiled, None, f"{why}XLA gave no module from before its partitioner"
+        try:
+            return compiled, parse(files[-1].read_text()), ""
+        except ProgramError as error:
+            return compiled, None, f"{why}{error}"
 
 
 def _memory(stats: Any) -> Memory | None:

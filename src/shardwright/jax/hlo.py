@@ -19,6 +19,9 @@ _LEAF = re.compile(r"(?P<dtype>[a-z][a-z0-9]*)\[(?P<dims>[^\]]*)\]")
 _BITS = re.compile(r"(?:bf|f|s|u|c)(\d+)")
 _FIELD = re.compile(r'([\w.]+)=("(?:[^"\\]|\\.)*"|[^\s{}]+)')
 _ROW = re.compile(r"(?P<id>\d+) (?P<rest>.+)")
+_NAMES_COMPUTATIONS = re.compile(
+    r"=\{?%|\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation|called_computations)="
+)
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 
 
@@ -137,9 +140,12 @@ class Module:
     replicas: int
     partitions: int
     tables: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    _sources: dict[int, str] = field(default_factory=dict, compare=False)
 
     def called(self, instruction: Instruction) -> Iterator[tuple[str, str]]:
         """The computations that an instruction names: the attribute and the computation."""
+        if not _NAMES_COMPUTATIONS.search(instruction.rest):
+            return
         for key, value in instruction.attributes.items():
             if key in ("metadata", "backend_config", "frontend_attributes", "sharding"):
                 continue
@@ -153,22 +159,33 @@ class Module:
         Of its stack frames the innermost whose file belongs to no installed package; if all do, the innermost.
         """
         known = instruction.metadata
-        frames = list(self._frames(int(known.get("stack_frame_id", "0"))))
-        users = [frame for frame in frames if not _is_library(frame.rpartition(":")[0])]
-        if frames:
-            return (users or frames)[0]
+        frame = int(known.get("stack_frame_id", "0"))
+        if frame in self._stack:
+            if frame not in self._sources:
+                lines = list(self._frames(frame))
+                self._sources[frame] = next((x for x in lines if not _is_library(x.rpartition(":")[0])), lines[0])
+            return self._sources[frame]
         return f"{known['source_file']}:{known.get('source_line', '0')}" if "source_file" in known else ""
+
+    @cached_property
+    def _stack(self) -> dict[int, tuple[str, int]]:
+        """For every stack frame its line and its parent."""
+        rows, places, files = (self.tables.get(name, {}) for name in ("StackFrames", "FileLocations", "FileNames"))
+        fields = {frame: dict(_FIELD.findall(row)) for frame, row in rows.items()}
+        # The first frame has no parent. Texts write that as 0, or as 1 if they count parents from 1.
+        base = int(fields.get(1, {}).get("parent_frame_id", "0"))
+        found = {}
+        for frame, row in fields.items():
+            place = dict(_FIELD.findall(places[int(row["file_location_id"])]))
+            line = f"{unquoted(files[int(place['file_name_id'])])}:{place['line']}"
+            found[frame] = line, int(row.get("parent_frame_id", base)) - base
+        return found
 
     def _frames(self, frame: int) -> Iterator[str]:
         """The lines of a stack, innermost first."""
-        stack, places, files = (self.tables.get(name, {}) for name in ("StackFrames", "FileLocations", "FileNames"))
-        # The first frame has no parent. Texts write that as 0, or as 1 if they count parents from 1.
-        base = int(dict(_FIELD.findall(stack.get(1, ""))).get("parent_frame_id", "0"))
-        while frame in stack:
-            row = dict(_FIELD.findall(stack[frame]))
-            place = dict(_FIELD.findall(places[int(row["file_location_id"])]))
-            yield f"{unquoted(files[int(place['file_name_id'])])}:{place['line']}"
-            parent = int(row.get("parent_frame_id", base)) - base
+        while frame in self._stack:
+            line, parent = self._stack[frame]
+            yield line
             if parent >= frame:
                 raise ProgramError(f"HLO: stack frame {frame} has the parent {parent}, which comes after it.")
             frame = parent

@@ -4,53 +4,39 @@ import re
 
 from shardwright.errors import ProgramError
 
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{},]')  # brackets and commas outside of quotes
+
 
 def closing(text: str, start: int) -> int:
     """The position of the bracket that closes the one at `start`."""
-    depth, quoted, at = 0, False, start
-    while at < len(text):
-        char = text[at]
-        if quoted:
-            at += char == "\\"
-            quoted = char != '"'
-        elif char == '"':
-            quoted = True
-        elif char in "([{":
+    depth = 0
+    for mark in _MARK.finditer(text, start):
+        if mark[0] in "([{":
             depth += 1
-        elif char in ")]}":
+        elif mark[0] in ")]}":
             depth -= 1
             if not depth:
-                return at
-        at += 1
+                return mark.start()
     raise ProgramError(f"HLO: a bracket is never closed in: {short(text)}")
 
 
 def split(text: str) -> list[str]:
     """The parts between commas that are not inside brackets or quotes.
 
-    >>> split("a={1,2}, b=[3,4]<=[8], c")
-    ['a={1,2}', 'b=[3,4]<=[8]', 'c']
+    >>> split('a={1,2}, b=[3,4]<=[8], c="d, (e"')
+    ['a={1,2}', 'b=[3,4]<=[8]', 'c="d, (e"']
     """
-    parts, start, at = [], 0, 0
-    while at < len(text):
-        char = text[at]
-        if char in "([{":
-            at = closing(text, at)
-        elif char == '"':
-            at = _end_of_quote(text, at)
-        elif char == ",":
-            parts.append(text[start:at].strip())
-            start = at + 1
-        at += 1
+    parts, start, depth = [], 0, 0
+    for mark in _MARK.finditer(text):
+        if mark[0] in "([{":
+            depth += 1
+        elif mark[0] in ")]}":
+            depth -= 1
+        elif mark[0] == "," and not depth:
+            parts.append(text[start : mark.start()].strip())
+            start = mark.end()
     parts.append(text[start:].strip())
     return [part for part in parts if part]
-
-
-def _end_of_quote(text: str, start: int) -> int:
-    at = start + 1
-    while at < len(text) and text[at] != '"':
-        at += 2 if text[at] == "\\" else 1
-    return at
 
 
 def unquoted(text: str) -> str:

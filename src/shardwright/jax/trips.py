@@ -94,6 +94,6 @@ def _term(module: Module, computation: Computation, made: Instruction, inputs: M
             return ("add", *terms)
         if opcode == "compare":
             return ("compare", made.attributes["direction"], *terms)
-        (called,) = (module.computations[name] for _, name in module.called(made))
-        return _term(module, called, called.root, dict(enumerate(terms)))
+        called = [module.computations[name] for _, name in module.called(made)]
+        return _term(module, called[0], called[0].root, dict(enumerate(terms))) if len(called) == 1 else OTHER
     return OTHER

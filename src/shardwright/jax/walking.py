@@ -22,6 +22,8 @@ class Part(NamedTuple):
 
     def then(self, other: "Part") -> "Part":
         """Both, one after the other."""
+        if not other.rows and not other.notes:
+            return self
         notes = dict.fromkeys((*self.notes, *other.notes))
         return Part((*self.rows, *other.rows), self.bytes + other.bytes, self.time + other.time, tuple(notes))
 
