@@ -566,12 +566,17 @@ def test_the_older_form_of_metadata():
 
 
 def test_times_are_those_of_the_links():
-    """all_gather over y: 3 hops of 1 µs and 768 B at 1 GB/s; over x, a faster link, 1 hop of 2 µs and 256 B at 4 GB/s."""
+    """y: 3 hops of 1 µs, 1 GB/s, 768 B. x, a faster link: 1 hop of 2 µs, 4 GB/s, 256 B. A ring goes around twice: 384 B."""
     slow, fast = sw.Link(bandwidth=1e9, latency=1e-6), sw.Link(bandwidth=4e9, latency=2e-6)
     mesh = sw.Mesh(x=2, y=4, links={"x": fast, "y": slow})
-    devices = Devices(1, 8, mesh, tuple(range(8)))
-    gather = "all-gather(%p), channel_id=1, replica_groups={}, dimensions={{0}}, use_global_device_ids=true"
-    lines = [f"%g{n} = f32[16,16] {gather.format(text)}" for n, text in enumerate(["[2,4]<=[8]", "[4,2]<=[2,4]T(1,0)"])]
-    part = walk(P0, *lines, devices=devices)
-    np.testing.assert_allclose([row.time for row in part.rows], [3e-6 + 768e-9, 2e-6 + 64e-9])
-    np.testing.assert_allclose(part.time, 5e-6 + 832e-9)
+    lines = [
+        f"%a = f32[16,16] all-gather(%p), replica_groups=[2,4]<=[8], dimensions={{0}}, {GLOBAL}",
+        f"%b = f32[8,16] all-gather(%p), replica_groups=[4,2]<=[2,4]T(1,0), dimensions={{0}}, {GLOBAL}",
+        f"%c = f32[4,16] all-reduce(%p), replica_groups=[2,4]<=[8], to_apply=%add, {GLOBAL}",
+        f"%d = f32[4,16] all-reduce(%p), replica_groups={{{{0,3}},{{1,2}},{{4,7}},{{5,6}}}}, to_apply=%add, {GLOBAL}",
+    ]
+    part = walk(P0, *lines, devices=Devices(1, 8, mesh, tuple(range(8))), more=ADD)
+    # The last is not along axes: two devices on the slowest link, one hop twice, 256 B.
+    expected = [3e-6 + 768e-9, 2e-6 + 64e-9, 6e-6 + 384e-9, 2e-6 + 256e-9]
+    np.testing.assert_allclose([row.time for row in part.rows], expected)
+    np.testing.assert_allclose(part.time, sum(expected))

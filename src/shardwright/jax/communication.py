@@ -30,13 +30,8 @@ KINDS = {
     "collective-reduce": "reduce",
     "recv": "permute",  # with its send: a message of a permute that XLA took apart
 }
-_BY_PARTITION = (
-    "all_to_all",
-    "ragged_all_to_all",
-    "permute",
-    "broadcast",
-    "reduce",
-)  # groups of partitions, not of both
+# With a channel their groups have partitions; those of the others have replicas or devices.
+_BY_PARTITION = {"all_to_all", "ragged_all_to_all", "permute", "broadcast", "reduce"}
 _PAIRS = "_xla_send_recv_source_target_pairs"
 _MOST_SHOWN = 4  # groups that are printed where they are not along axes
 
@@ -84,13 +79,8 @@ def row_of(module: Module, computation: Computation, instruction: Instruction, k
     """The row of a collective; raises ProgramError where its text can't be read."""
     operands = _sent(computation, instruction, kind)
     members = members_of(instruction, kind, devices)
-    received, bound = 0, 0
-    for tensor in operands:
-        step = figures(kind, tensor, members.size)
-        received, bound = received + step[0], bound + step[1]
-    rounds = 2 if kind == "all_reduce" else 1
-    mesh = devices.mesh
-    links = members.links(mesh) if mesh is not None and members.size > 1 else ()
+    parts = [figures(kind, tensor, members.size) for tensor in operands]
+    received, bound = (sum(part[at] for part in parts) for at in (0, 1))
     over = members.listed if members.axes is None else ",".join(members.axes)
     return Row(
         instruction.opcode,
@@ -101,10 +91,15 @@ def row_of(module: Module, computation: Computation, instruction: Instruction, k
         members.shown,
         received,
         None if kind == "ragged_all_to_all" else bound,
-        None if mesh is None else seconds(links, received, rounds) if links else 0.0,
+        None if devices.mesh is None else _time(kind, received, members, devices.mesh),
         None,
         stack=instruction.op_name,
     )
+
+
+def _time(kind: str, received: int, members: Members, mesh: Mesh) -> float:
+    """Seconds over the links of the axes; the operands of one collective share its messages."""
+    return seconds(members.links(mesh), received, 2 if kind == "all_reduce" else 1) if received else 0.0
 
 
 def unknown_row(module: Module, instruction: Instruction) -> Row:

@@ -114,7 +114,14 @@ def _compiled(lowered: Any) -> tuple[Any, Module | None, str]:
             return lowered.compile(), None, f"{why}the backend says {str(error).splitlines()[0]}"
         files = sorted(Path(folder).glob("*before_spmd-partitioning*.txt"))
         if not files:
-            return compiled, None, f"{why}XLA gave no module from before its partitioner"
+            return (
+                compiled,
+                None,
+                (
+                    f"{why}XLA gave no module from before its partitioner. If JAX's compilation cache answered, start with "
+                    f"jax.config.update('jax_enable_compilation_cache', False)."
+                ),
+            )
         try:
             return compiled, parse(files[-1].read_text()), ""
         except ProgramError as error:

@@ -9,11 +9,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 from shardwright.errors import ShardingError
 from shardwright.jax.devices import Devices
-from shardwright.jax.hlo import Computation, Instruction, Module, Tensor
+from shardwright.jax.hlo import Computation, Instruction, Module, Tensor, tensors
 from shardwright.jax.text import split
 from shardwright.jax.trips import trip_count
 from shardwright.jax.xla_shardings import elements, sharding_of
@@ -109,10 +110,8 @@ def _finding(key: Key, scan: "_Scan", rows: Sequence[Row]) -> Finding | None:
     if len(known) != len(plans) or received <= sum(plan.bytes_received * times for plan, times in known):
         return None
     most = max(reshard.target.local_size(reshard.tensor.shape) for reshard in scan.reshards[key])
-    gathers = [row for row in rows if row.collective.startswith("all_gather")]
-    wide = [row.results[0] for row in gathers if _elements(row) > most]
     names = tuple(row.collective + (f" × {row.times}" if row.times != 1 else "") for row in rows)
-    return Finding(key.source, key.stack, tuple(known), names, received, wide[-1] if wide else "")
+    return Finding(key.source, key.stack, tuple(known), names, received, _widest(rows, most))
 
 
 def _is_combined(row: Row) -> bool:
@@ -121,13 +120,11 @@ def _is_combined(row: Row) -> bool:
     return several and not row.collective.startswith("all_to_all")
 
 
-def _elements(row: Row) -> int:
-    """Elements of a row's first result, from its type."""
-    sizes = row.results[0].partition("[")[2].rstrip("]").split(",")
-    count = 1
-    for size in sizes:
-        count *= int(size or 1)
-    return count
+def _widest(rows: Sequence[Row], most: int) -> str:
+    """The type of the largest array that is gathered, if it has more elements than `most`; else ""."""
+    gathered = [tensor for row in rows if row.collective.startswith("all_gather") for tensor in tensors(row.results[0])]
+    largest = max(gathered, key=lambda tensor: prod(tensor.shape), default=None)
+    return str(largest) if largest is not None and prod(largest.shape) > most else ""
 
 
 def _plan(reshard: Reshard) -> ReshardPlan | None:
