@@ -34,7 +34,7 @@ LAYERS = [
     ["nn"],
     ["rules"],
     ["program"],
-    ["ttnn", "torch"],  # front ends: siblings
+    ["ttnn", "torch", "jax"],  # front ends: siblings
     ["viz"],
     ["demo"],
     ["__init__"],

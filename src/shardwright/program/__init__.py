@@ -7,7 +7,7 @@ from shardwright.program.jit import SJIT, explain, sjit
 from shardwright.program.lowering import lower
 from shardwright.program.measuring import measure
 from shardwright.program.memory import peak_bytes
-from shardwright.program.node import Graph, Node, Program, Type, agree, is_move
+from shardwright.program.node import Graph, Node, Program, Type, agree, is_move, short_source
 from shardwright.program.passes import received
 from shardwright.program.propagate import Propagation
 from shardwright.program.run import code_of, compiled, layout
@@ -38,6 +38,7 @@ __all__ = [
     "peak_bytes",
     "received",
     "scan",
+    "short_source",
     "sjit",
     "trace",
     "while_loop",

@@ -1,7 +1,10 @@
-"""`Explanation`: what a program will do, before it runs: every step, what it moves, what a device holds, and why."""
+"""`Explanation`: what a program will do, before it runs: every step, what it moves, what a device holds, and why.
+
+The table also serves programs that others compiled, of which some figures are unknown: those are None.
+"""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -24,15 +27,16 @@ class Row:
     results: tuple[str, ...]
     collective: str  # its name and axes; "" where a step is local
     groups: str  # how many groups of how many devices
-    bytes: int  # that the busiest device receives
-    lower_bound: int
-    time: float
-    memory: int  # bytes that a device holds at most while the step runs, in all
+    bytes: int | None  # that the busiest device receives
+    lower_bound: int | None
+    time: float | None
+    memory: int | None  # bytes that a device holds at most while the step runs, in all
     origins: dict[str, str] = field(default_factory=dict)  # for each axis of the result where it comes from
     plan: OperationPlan | None = None
     inside: str = ""  # the loops and branches that it is a part of
     times: int = 1  # how often it runs; of a while loop's body once for every round
     counted: int | None = None  # bytes that the busiest device did receive, each time; only `measure` knows
+    stack: str = ""  # the names of the functions that it is inside of, as JAX writes them
 
     @property
     def chosen(self) -> Strategy | None:
@@ -87,23 +91,35 @@ class Row:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row as the table prints it."""
-        what = f"{self.inside}{self._step()}({', '.join(self.operands)})"
-        moved = (f"{self.bytes:,}", f"{self.lower_bound:,}") if self.collective else ("", "")
-        counted = () if self.counted is None else (f"{self.counted:,}" if self.collective and self.times else "",)
-        return (
-            short_source(self.source),
-            what,
-            ", ".join(self.results),
-            self.groups,
-            *moved,
-            *counted,
-            _time(self.time),
-            f"{self.memory:,}",
-        )
+        """The row as the table prints it, in the columns that every table has."""
+        return tuple(map(self.cell, HEAD))
+
+    def cell(self, column: str) -> str:
+        """What the table prints in a column; "" where nothing is to say, "?" where nothing is known."""
+        if column in ("bytes", "bound", "counted") and not self.collective:
+            return ""
+        if column == "counted":
+            return f"{self.counted:,}" if self.counted is not None and self.times else ""
+        return _CELLS[column](self)
 
 
+def _count(number: int | None, unknown: str = "") -> str:
+    return unknown if number is None else f"{number:,}"
+
+
+_CELLS: dict[str, Callable[[Row], str]] = {
+    "source": lambda row: short_source(row.source),
+    "name stack": lambda row: row.stack,
+    "step": lambda row: f"{row.inside}{row._step()}({', '.join(row.operands)})",
+    "result": lambda row: ", ".join(row.results),
+    "groups": lambda row: row.groups,
+    "bytes": lambda row: _count(row.bytes, "?"),
+    "bound": lambda row: _count(row.lower_bound),
+    "time": lambda row: "" if row.time is None else _time(row.time),
+    "held": lambda row: _count(row.memory),
+}
 HEAD = ("source", "step", "result", "groups", "bytes", "bound", "time", "held")
+_LEFT = {"source", "name stack", "step", "result", "groups"}
 
 
 @dataclass(frozen=True)
@@ -116,7 +132,7 @@ class Explanation:
     rows: tuple[Row, ...]
     peak_bytes: int  # the most that a device holds at a time
     total_bytes: int  # that a device receives in all: of branches the dearer, of a while loop one round
-    total_time: float  # seconds of communication in all
+    total_time: float | None  # seconds of communication in all
     notes: tuple[str, ...] = ()
     shared: int = 0  # operations that were asked for again
     dead: int = 0  # operations that no output needs
@@ -132,8 +148,9 @@ class Explanation:
         return tuple(row for row in self.rows if row.bytes)
 
     def _total(self) -> str:
+        time = "unknown time" if self.total_time is None else _time(self.total_time)
         return (
-            f"{len(self.rows)} steps; a device receives {self.total_bytes:,} B in {_time(self.total_time)} (communication "
+            f"{len(self.rows)} steps; a device receives {self.total_bytes:,} B in {time} (communication "
             f"only) and holds at most {self.peak_bytes:,} B{self._spared()}"
         )
 
@@ -144,17 +161,28 @@ class Explanation:
 
     @property
     def _head(self) -> tuple[str, ...]:
-        measured = any(row.counted is not None for row in self.rows)
-        return (*HEAD[:6], "counted", *HEAD[6:]) if measured else HEAD
+        """The columns: those that not every table has only where a row fills them."""
+        head = list(HEAD)
+        if any(row.counted is not None for row in self.rows):
+            head.insert(head.index("time"), "counted")
+        if any(row.stack for row in self.rows):
+            head.insert(head.index("step"), "name stack")
+        if self.rows and all(row.memory is None for row in self.rows):
+            head.remove("held")
+        return tuple(head)
+
+    @property
+    def _table(self) -> list[tuple[str, ...]]:
+        return [tuple(map(row.cell, self._head)) for row in self.rows]
 
     def __str__(self) -> str:
-        table = [self._head, *(row.cells for row in self.rows)]
+        table = [self._head, *self._table]
         widths = [max(len(cells[at]) for cells in table) for at in range(len(self._head))]
-        left = {0, 1, 2, 3}
+        left = [column in _LEFT for column in self._head]
         lines = []
         few = len(self.operations) <= FEW
         for cells, row in zip(table, (None, *self.rows), strict=True):
-            fitted = (_fit(c, w, at in left) for at, (c, w) in enumerate(zip(cells, widths, strict=True)))
+            fitted = (_fit(*cell) for cell in zip(cells, widths, left, strict=True))
             lines.append("  ".join(fitted).rstrip())
             if few and row is not None and row.plan is not None:
                 lines.append(row.strategies)
@@ -164,7 +192,7 @@ class Explanation:
         def line(cells: Sequence[str], tag: str) -> str:
             return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
-        rows = "".join(line(row.cells, "td") for row in self.rows)
+        rows = "".join(line(cells, "td") for cells in self._table)
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         return (
             f"<table><thead>{line(self._head, 'th')}</thead><tbody>{rows}</tbody></table>"
@@ -188,8 +216,8 @@ def explained(program: Program, ran: "Ran | None" = None, outside: int = 0) -> E
     for node, before, during in zip(program.nodes, memory.before, memory.during, strict=True):
         own = [_measured(row, node, ran) for row in _rows(node, outside + during, program)]
         rows += own
-        received += sum(row.bytes for row in own)
-        time += sum(row.time for row in own)
+        received += sum(row.bytes or 0 for row in own)
+        time += sum(row.time or 0.0 for row in own)
         parts = {
             name: explained(part, ran, outside + before + beside(node.what, part))
             for name, part in programs_in(node.what).items()
@@ -204,7 +232,7 @@ def explained(program: Program, ran: "Ran | None" = None, outside: int = 0) -> E
             notes += part.notes
         combine = max if isinstance(node.what, Cond) else sum
         received += rounds * combine(part.total_bytes for part in parts.values())
-        time += rounds * combine(part.total_time for part in parts.values())
+        time += rounds * combine(part.total_time or 0.0 for part in parts.values())
     return Explanation(tuple(rows), outside + memory.peak, received, time, tuple(notes), program.shared, program.dead)
 
 
