@@ -3,13 +3,16 @@
 import operator
 from typing import Any
 
+from numpy.typing import NDArray
+
 from shardwright.arrays.array import Array, shard
 from shardwright.arrays.hosts import host_array
 from shardwright.arrays.local import joined_layout
 from shardwright.engines import engine_of
 from shardwright.errors import ArrayError
 from shardwright.mesh import Axes, Mesh
-from shardwright.sharding import P, Sharding
+from shardwright.plan import sub_blocks
+from shardwright.sharding import P, Sharding, layout_of
 from shardwright.trees import flatten, unflatten
 
 
@@ -21,8 +24,8 @@ def from_process_local(tree: Any, mesh: Mesh, batch_dim: int = 0, axes: Axes | N
     P('data', None)
 
     The parts follow one another along `batch_dim` in the order of the devices along `axes`, by default all of them; they
-    need not be equally long. Processes along other axes must give the same part, which is checked. In one process, which has
-    all devices, the part is the whole batch.
+    need not be equally long. A process with several devices along them cuts its part into one for each. Processes along other
+    axes must give the same part, which is checked. In one process, which has all devices, the part is the whole batch.
     """
     names = mesh.axis_names if axes is None else mesh.group_axes(axes)
     leaves, structure = flatten(tree)
@@ -40,7 +43,17 @@ def _joined(part: Any, mesh: Mesh, batch_dim: int, axes: tuple[str, ...]) -> Arr
     engine.check(mesh)
     if engine.processes == 1:
         return shard(host, mesh, spec)
-    view = engine.told(mesh, host)
+    view = engine.told(mesh, _own_parts(host, mesh, dim % host.ndim, axes))
     layout = joined_layout(Sharding(mesh, spec), view.local_shapes, "from_process_local")
     engine.check_shared(view, layout, "from_process_local")
     return Array.of(layout, engine.from_lanes(view, layout))
+
+
+def _own_parts(host: NDArray[Any], mesh: Mesh, dim: int, axes: tuple[str, ...]) -> dict[int, NDArray[Any]]:
+    """A process's part, cut for each of its devices by their order along some axes."""
+    layout = layout_of(Sharding(mesh, P(axes)), (mesh.axis_size(axes),))
+    numbers = {place: layout.shard_numbers(place)[0] for place in engine_of(mesh).places(mesh)}
+    order = sorted(set(numbers.values()))
+    blocks = list(sub_blocks(host.shape[dim], len(order)))
+    cuts = {number: (*(slice(None),) * dim, slice(*blocks[at])) for at, number in enumerate(order)}
+    return {place: host[cuts[number]] for place, number in numbers.items()}

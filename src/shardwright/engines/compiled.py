@@ -60,7 +60,9 @@ def compiled(engine: StackedEngine, code: Code) -> Runner:
     """
     partial = {slot for line in code.instructions for slot in _partial_outputs(line)}
     given = [
-        (slot, at) for slot, at in zip(code.inputs, code.layouts, strict=True) if at is not None and at.partial_lanes
+        (slot, at)
+        for slot, at in zip(code.inputs, code.kinds, strict=True)
+        if isinstance(at, Layout) and at.partial_lanes
     ]
     partial.update(slot for slot, _ in given)
     if _shows_summands(code) or not partial.isdisjoint(code.outputs) or any(at.sharding.halo for _, at in given):

@@ -26,6 +26,7 @@ from shardwright.collectives import Reduce as CollectiveReduce
 from shardwright.engines.compiled import scanned
 from shardwright.engines.lanes import Lanes, stack, tensors
 from shardwright.engines.mailbox import Mailbox, received
+from shardwright.engines.parts import apart, cut, join
 from shardwright.engines.views import LaneViews, Shards
 from shardwright.errors import EngineError
 from shardwright.kernels import NUMPY, run
@@ -133,8 +134,9 @@ class Literal(LaneViews):
     def put(self, host: Array, layout: Layout) -> Store:
         """Every device cuts its own part."""
         self.check(layout.mesh)
-        plain = [_cut(host, layout, place) for place in range(layout.mesh.size)]
-        return Store(_apart(plain, layout, layout.partial_lanes), host.dtype)
+        places = range(layout.mesh.size)
+        parts = [apart(cut(host, layout, place), layout, place, layout.partial_lanes) for place in places]
+        return Store(parts, host.dtype)
 
     def whole(self, data: Store, layout: Layout) -> Array:
         """The tensor on the host, reduced."""
@@ -144,11 +146,7 @@ class Literal(LaneViews):
             data = self.step(Reduce("all_reduce", sharding.partial, sharding, done, layout.shape, data.dtype), data)
         host = np.zeros(layout.shape, data.dtype)
         for place, part in enumerate(data.parts):
-            view = layout.at(place)
-            core = tuple(
-                slice(dim.low, dim.low + high - low) for dim, (low, high) in zip(view.dims, view.offsets, strict=True)
-            )
-            host[tuple(slice(low, high) for low, high in view.offsets)] = part[core]
+            join(host, part, layout, place)
         return host
 
     def shard(self, data: Store, layout: Layout, place: int) -> Array:
@@ -217,7 +215,7 @@ class Literal(LaneViews):
         held = step.source.partial if step.result.mesh == step.source.mesh else ()
         kept = step.result.mesh.cut(held, by=step.there.lanes)
         new = tuple(lane for lane in step.there.partial_lanes if step.there.lanes[lane] not in kept)
-        return Store(_apart(parts, step.there, new), data.dtype)
+        return Store([apart(part, step.there, place, new) for place, part in enumerate(parts)], data.dtype)
 
     def move(self, data: Store, source: Layout, target: Layout) -> Store:
         """A change of sharding, step by step."""
@@ -459,28 +457,3 @@ def _bound(collective: Collective, lanes: Lanes) -> Collective:
 def _flag(data: Store) -> bool:
     """A boolean that every device holds: what the first says, all say."""
     return bool(data.parts[0])
-
-
-def _cut(host: Array, layout: Layout, place: int) -> Array:
-    """One device's part of a host tensor; halos beyond the border are zeros."""
-    view = layout.at(place)
-    made = np.zeros(view.local_shape, host.dtype)
-    source, target = [], []
-    for dim, (low, high), size in zip(view.dims, view.offsets, host.shape, strict=True):
-        first, last = max(low - dim.low, 0), min(high + dim.high, size)
-        source.append(slice(first, max(last, first)))
-        target.append(slice(first - low + dim.low, max(last, first) - low + dim.low))
-    made[tuple(target)] = host[tuple(source)]
-    return made
-
-
-def _apart(parts: Sequence[Array], layout: Layout, lanes: Sequence[int]) -> list[Array]:
-    """Shards of a value as those of one that is partial along some lanes: the first of a group keeps it."""
-    rest = REDUCTIONS[layout.sharding.reduction].neutral(parts[0].dtype)
-    if not lanes or rest is None:
-        return list(parts)
-    result = []
-    for place, part in enumerate(parts):
-        coords = np.unravel_index(place, layout.full_shape)
-        result.append(part if all(int(coords[lane]) == 0 for lane in lanes) else np.full(part.shape, rest, part.dtype))
-    return result

@@ -76,8 +76,8 @@ class Engine(Protocol):
     def view(self, mesh: Mesh, tensors: Sequence[NDArray[Any]]) -> View:
         """A tensor per device, given for all of them."""
 
-    def told(self, mesh: Mesh, tensor: NDArray[Any]) -> View:
-        """A tensor per device from what each process has for its own, over several processes; they tell their shapes."""
+    def told(self, mesh: Mesh, tensors: Mapping[int, NDArray[Any]]) -> View:
+        """A tensor per device from those of this process's devices; processes tell one another the shapes."""
 
     def everywhere(self, mesh: Mesh, tensor: NDArray[Any]) -> View:
         """The same tensor on every device."""

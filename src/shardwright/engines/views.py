@@ -1,5 +1,6 @@
 """Tensors per device on engines that have all devices in one process: they lie in lanes."""
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,9 +36,9 @@ class LaneViews:
         """A tensor per device, given for all of them."""
         return stack(mesh, tensors)
 
-    def told(self, mesh: Mesh, tensor: Data) -> Lanes:
-        """One process has all devices: what it has for one it has for all."""
-        return self.everywhere(mesh, tensor)
+    def told(self, mesh: Mesh, tensors: Mapping[int, Data]) -> Lanes:
+        """A tensor per device; this process has all of them."""
+        return self.view(mesh, [tensors[place] for place in range(mesh.size)])
 
     def everywhere(self, mesh: Mesh, tensor: Data) -> Lanes:
         """The same tensor on every device."""
@@ -91,3 +92,24 @@ def _same_where_shared(data: Data, layout: Layout, name: str) -> None:
             f"{name}: {layout.sharding} says devices along {axes} hold the same, but {count} of {data.size} elements "
             f"differ from the first device's. Name the axis in a dim, make it partial, or broadcast the values first."
         )
+
+
+def checksum(tensor: Data) -> int:
+    """A number that stands for a tensor's elements; both zeros count as one."""
+    return zlib.crc32(np.ascontiguousarray(tensor + 0 if tensor.dtype.kind in "fc" else tensor).tobytes())
+
+
+def check_sums(sums: Sequence[int], layout: Layout, name: str) -> None:
+    """Refuse devices whose tensors have different checksums where a layout says they hold the same."""
+    first: dict[tuple[int, ...], int] = {}
+    shared = [i for i, n in enumerate(layout.lane_shape) if n == 1 and layout.full_shape[i] > 1]
+    for place, own in enumerate(sums):
+        coords = np.unravel_index(place, layout.full_shape)
+        key = tuple(int(c) for i, c in enumerate(coords) if i not in shared)
+        if first.setdefault(key, own) != own:
+            axes = ", ".join(repr(layout.lanes[i]) for i in shared)
+            raise ArrayError(
+                f"{name}: {layout.sharding} says devices along {axes} hold the same, but the elements of rank "
+                f"{layout.mesh.device_ids[place]} differ from the first device's. Name the axis in a dim, make it partial, "
+                f"or broadcast the values first."
+            )

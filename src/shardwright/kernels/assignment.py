@@ -29,7 +29,7 @@ def assign(call: Call, x: Data, value: Data) -> Data:
         keep = inside.reshape(shape) if keep is None else keep & inside.reshape(shape)
         if (theirs.shape[dim] == row_map.size and row_map.size != 1) or theirs.dims[dim].parts > 1:
             local = number - call.starts(theirs, dim)[..., None]
-            value = take_rows(call, value, np.clip(local, 0, max(value.shape[n + dim] - 1, 0)), dim)
+            value = take_rows(call, value, xp.clip(xp.asarray(local), 0, max(value.shape[n + dim] - 1, 0)), dim)
     if keep is None:
         return xp.broadcast_to(value, (*call.lanes(x, value), *x.shape[n:]))
     return xp.where(xp.asarray(keep), value, x)

@@ -125,7 +125,7 @@ class Call:
         rank = len(layout.shape)
         rows = np.arange(layout.local_shape[dim]).reshape([-1 if d == dim else 1 for d in range(rank)])
         places = self.spread(self.starts(layout, dim), rank) - layout.dims[dim].low + rows
-        return self.xp.asarray(np.minimum(places, max(layout.dims[dim].size - 1, 0)))
+        return self.xp.minimum(self.xp.asarray(places), max(layout.dims[dim].size - 1, 0))
 
     def empty_result(self, shape: Sequence[int], fill: Any = 0) -> Data:
         """Data of the first result's dtype that is all one value."""

@@ -1,7 +1,7 @@
 """Element by element: functions of operands that broadcast, and those that a namespace lacks or has otherwise than the
 Array API standard."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,10 @@ SCALARS = (bool, int, float, complex)
 
 def aligned(call: Call, operands: tuple[Any, ...]) -> list[Any]:
     """Arrays that broadcast against the result; scalars as they are, or small floats of ml_dtypes beside such floats."""
-    arrays, small = iter(range(len(call.operands))), small_dtype(call.dtypes)
+    small = small_dtype(call.dtypes)
+    if not call.n:  # without lanes they broadcast as they are; an engine may have traced the scalars
+        return [as_weak(x, small) if isinstance(x, SCALARS) else x for x in operands]
+    arrays = iter(range(len(call.operands)))
     return [as_weak(x, small) if isinstance(x, SCALARS) else call.align(next(arrays), x) for x in operands]
 
 
@@ -63,14 +66,17 @@ def extremes(call: Call, data: Data) -> Data:
 
 def in_range(call: Call, data: Data, found: Data) -> Data:
     """The integers themselves; an error if the extremes of all devices, which are the same everywhere, are out of range."""
+    if 0 not in call.operands[0].shape:
+        check_range(call, [int(n) for n in call.xp.reshape(found, (2,))])
+    return data
+
+
+def check_range(call: Call, found: Sequence[int]) -> None:
+    """Refuse integers out of range, given their largest and the largest of their complements."""
     low, high = call.attrs["low"], call.attrs["high"]
-    if 0 in call.operands[0].shape:
-        return data
-    most, least = (int(n) for n in call.xp.reshape(found, (2,)))
-    least = int(np.bitwise_invert(np.asarray(least, call.dtypes[0])))
+    most, least = found[0], int(np.bitwise_invert(np.asarray(found[1], call.dtypes[0])))
     if least < low or most > high:
         raise call.attrs["error"](call.attrs["text"].format(least if least < low else most))
-    return data
 
 
 # -- functions that namespaces lack, or have otherwise ------------------------------------------------------------------

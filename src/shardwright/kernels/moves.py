@@ -39,23 +39,24 @@ def expand_rows(call: Call, data: Data) -> Data:
             continue
         layout = call.result
         starts, room = call.starts(layout, dim), layout.local_shape[dim]
-        table = np.minimum(starts[..., None] + np.arange(room), max(len(index) - 1, 0))
-        local = np.asarray(index)[table] if len(index) else np.zeros(table.shape, np.int64)
-        data = take_rows(call, data, local, dim)
+        rows = call.xp.asarray(starts[..., None] + np.arange(room))
+        if len(index):
+            rows = call.xp.take(call.xp.asarray(np.asarray(index)), call.xp.minimum(rows, len(index) - 1))
+        data = take_rows(call, data, rows, dim)
     return data
 
 
-def take_rows(call: Call, data: Data, rows: "np.ndarray", dim: int) -> Data:
+def take_rows(call: Call, data: Data, rows: Data, dim: int) -> Data:
     """Rows of a dim by their local numbers, which may depend on the lanes."""
     xp, axis = call.xp, call.n + dim
     if not data.shape[axis]:
         return xp.zeros((*data.shape[:axis], rows.shape[-1], *data.shape[axis + 1 :]), dtype=data.dtype)
     if all(n == 1 for n in rows.shape[:-1]):
-        return xp.take(data, xp.asarray(rows.reshape(-1)), axis=axis)
-    lanes = np.broadcast_shapes(tuple(data.shape[: call.n]), rows.shape[:-1])
+        return xp.take(data, rows.reshape(-1), axis=axis)
+    lanes = np.broadcast_shapes(tuple(data.shape[: call.n]), tuple(rows.shape[:-1]))
     index = rows.reshape((*rows.shape[:-1], *(1,) * dim, -1, *(1,) * (data.ndim - axis - 1)))
-    wide = np.broadcast_to(index, (*lanes, *data.shape[call.n : axis], rows.shape[-1], *data.shape[axis + 1 :]))
-    return xp.take_along_axis(call.wide(data, lanes), xp.asarray(wide), axis=axis)
+    wide = xp.broadcast_to(index, (*lanes, *data.shape[call.n : axis], rows.shape[-1], *data.shape[axis + 1 :]))
+    return xp.take_along_axis(call.wide(data, lanes), wide, axis=axis)
 
 
 def take(call: Call, data: Data, indices: Data) -> Data:

@@ -17,7 +17,7 @@ from shardwright.plan.code import (
 )
 from shardwright.plan.factors import PARTIAL, dims_of, homes
 from shardwright.plan.fetch import Fetch, element_step
-from shardwright.plan.local_view import LocalShapes, LocalStep
+from shardwright.plan.local_view import LocalShapes, LocalStep, local_shapes
 from shardwright.plan.operation import (
     ImplicitGather,
     OperationPlan,
@@ -93,6 +93,7 @@ __all__ = [
     "gathered_dims",
     "group_of",
     "homes",
+    "local_shapes",
     "lower_bound",
     "make_plan",
     "move_costs",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from shardwright.hardware import seconds
 from shardwright.kernels import Call
-from shardwright.plan.local_view import LocalStep
+from shardwright.plan.local_view import LocalShapes, LocalStep
 from shardwright.plan.rings import Reduce
 from shardwright.plan.steps import Step
 from shardwright.sharding import Layout
@@ -146,7 +146,9 @@ class Code:
     inputs: tuple[Slot, ...]
     instructions: tuple[Instruction, ...]
     outputs: tuple[Slot, ...]
-    layouts: tuple[Layout | None, ...]  # of the inputs; None for a tensor per device
+    kinds: tuple[
+        Layout | LocalShapes, ...
+    ]  # of the inputs: a sharded tensor's layout, or the shapes of a tensor per device
 
     def last_uses(self) -> dict[Slot, int]:
         """For each slot the last instruction that reads it."""

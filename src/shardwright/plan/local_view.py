@@ -33,6 +33,7 @@ from shardwright.hardware import seconds
 from shardwright.mesh import Mesh
 from shardwright.plan.rings import carrier, group_of, sub_blocks
 from shardwright.plan.steps import place_of
+from shardwright.sharding import Layout
 
 Shape = tuple[int, ...]
 Box = tuple[slice, ...]
@@ -58,6 +59,13 @@ class LocalShapes(NamedTuple):
     def of(mesh: Mesh, shapes: Sequence[Shape]) -> "LocalShapes":
         """Shapes of all places; one where all are equal."""
         return LocalShapes(mesh, (shapes[0],) if len(set(shapes)) == 1 else tuple(shapes))
+
+
+def local_shapes(layout: Layout) -> LocalShapes:
+    """The shapes of a sharded tensor's shards."""
+    even = all(extent is None for extent in layout.extents)
+    count = 1 if even else layout.mesh.size
+    return LocalShapes.of(layout.mesh, [layout.at(place).local_shape for place in range(count)])
 
 
 class LocalMessage(NamedTuple):

@@ -170,12 +170,12 @@ class Move(Step):
         """Bytes that the busiest device receives."""
         if self.name in ("local", "all_slice"):
             return 0
-        if self._even:
+        if self.is_even:
             return self._received_evenly() * self.itemsize
         return self._meeting.received * self.itemsize
 
     @cached_property
-    def _even(self) -> bool:
+    def is_even(self) -> bool:
         """Whether all shards are equal blocks, before and after, on one mesh."""
         same = self.result.mesh == self.source.mesh
         return same and is_even(self.source, self.shape) and is_even(self.result, self.shape)
@@ -195,7 +195,7 @@ class Move(Step):
         """Bytes that the busiest device sends, if those who hold the same share the work evenly."""
         if self.name == "update_halo" or not self.received:
             return self.received
-        if self.name in ("all_gather", "prefix", "all_to_all", "permute") and self._even:
+        if self.name in ("all_gather", "prefix", "all_to_all", "permute") and self.is_even:
             return self.received
         return self._meeting.sent * self.itemsize
 
@@ -216,7 +216,7 @@ class Move(Step):
         if self.result.mesh != mesh:
             return _between(mesh, self.result.mesh, max(self.received, self.sent))
         # Where shards are even no device sends more than the busiest receives.
-        moved = self.received if self._even else max(self.received, self.sent)
+        moved = self.received if self.is_even else max(self.received, self.sent)
         return seconds(mesh.links_along(self.pieces), moved, neighbours=self.name == "update_halo")
 
     # -- messages -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from shardwright.eager import source_line
 from shardwright.engines import engine_of
 from shardwright.errors import ArrayError, TraceError
 from shardwright.mesh import Mesh, overlap
-from shardwright.plan import Each, FromLocal, LocalShapes, LocalStep, ToLocal
+from shardwright.plan import Each, FromLocal, LocalShapes, LocalStep, ToLocal, local_shapes
 from shardwright.program.node import Node, Type
 from shardwright.sharding import Sharding, check_partial, layout_of
 
@@ -148,11 +148,8 @@ class LocalTrace:
     def to_local(self, x: Any, sharding: Sharding) -> TracedLocal:
         """The shards of an array."""
         layout = layout_of(sharding, x.shape)
-        mesh = layout.mesh
-        even = all(extent is None for extent in layout.extents)
-        shapes = [layout.at(place).local_shape for place in range(1 if even else mesh.size)]
         node, varies = self.trace.node_of(x), layout.sharding.axes
-        made: TracedLocal = self._add(ToLocal(layout), (node,), LocalShapes.of(mesh, shapes), x.dtype, varies)
+        made: TracedLocal = self._add(ToLocal(layout), (node,), local_shapes(layout), x.dtype, varies)
         return made
 
     def node_of(self, v: PerDevice) -> tuple[Node, tuple[str, ...]]:

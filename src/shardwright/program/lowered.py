@@ -9,6 +9,7 @@ from shardwright.arrays import Array, PerDevice, is_abstract, is_tensor, kind_of
 from shardwright.engines import engine_of
 from shardwright.errors import ProgramError
 from shardwright.mesh import Mesh
+from shardwright.plan import LocalShapes
 from shardwright.program.captures import captured
 from shardwright.program.constraints import Annotations
 from shardwright.program.explanation import Explanation, explained
@@ -59,7 +60,7 @@ class Lowered:
         self._only = self._results[0] if self._single else None  # the layout of a result that is one array
         self.code, self.nodes = code_of(self.program, [node for node, _ in constants])
         count = len(self.program.inputs)
-        self.layouts, self.constants = list(self.code.layouts[:count]), self.code.layouts[count:]
+        self.layouts, self.constants = list(self.code.kinds[:count]), self.code.kinds[count:]
         self._run: Callable[..., Any] | None = None  # made when it first runs: explaining needs no engine
         # Where all arguments are arrays that already lie where the program wants them, a call only looks at these.
         plain = len(self._arrays) == len(leaves) and all(type(leaf) is Array for leaf in leaves)
@@ -151,7 +152,7 @@ class Lowered:
 
 def _placed(leaf: Any, wanted: Any) -> Any:
     """The data of an argument where the program wants it."""
-    if wanted is None:
+    if isinstance(wanted, LocalShapes):
         return leaf.lanes
     if type(leaf) is Array:
         return leaf.data if leaf._layout is wanted else leaf.placed(wanted)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwright.engines import Literal, Tally, engine_named, engine_of
-from shardwright.plan import Code, Instruction, parts_of
+from shardwright.plan import Code, Instruction, LocalShapes, parts_of
 from shardwright.program.explanation import Explanation, Ran, explained
 from shardwright.program.jit import lowered_for
 from shardwright.program.node import Node, programs_in
@@ -35,7 +35,7 @@ def measure(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     layouts = [*lowered.layouts, *lowered.constants]
     data = [
         engine.view(lowered.mesh, here.values(x))
-        if there is None
+        if isinstance(there, LocalShapes)
         else engine.assemble(here.values(here.lanes(x, there)), there)
         for x, there in zip(lowered.data(leaves, [known.array for known in lowered.captured]), layouts, strict=True)
     ]

@@ -43,8 +43,7 @@ def code_of(program: Program, constants: Sequence[Node] | None = None) -> tuple[
         lines.append(Instruction(_payload(node), inputs, slots[node], node.plan))
         nodes.append(node)
     given, made = (tuple(slots[node][0] for node in some) for some in (first, program.outputs))
-    layouts = tuple(None if node.type.local else layout(node) for node in first)
-    code = Code(given, tuple(lines), made, layouts)
+    code = Code(given, tuple(lines), made, tuple(node.type.local or layout(node) for node in first))
     return code, nodes
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shardwright.engines.promotion import Kind, loop_dtypes
 from shardwright.engines.torch.convert import torch_dtype
-from shardwright.engines.torch.elementwise import Function, Kind, converting, loop_dtypes, native_of
+from shardwright.engines.torch.elementwise import Function, converting, native_of
 from shardwright.engines.torch.host import letter_of, needs_host
 from shardwright.kernels import Call, Space, contraction
 from shardwright.ops import small_dtype

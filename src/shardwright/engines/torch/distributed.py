@@ -4,19 +4,16 @@ Every step is a native collective or an exchange with exact sizes, among the pro
 calls; `coherence.py` notices where they do not.
 """
 
-import math
-import re
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shardwright.engines.checks import is_checked
+from shardwright.engines.calls import local_call, plan_call, put_call, read_call
+from shardwright.engines.coherence import key_of
 from shardwright.engines.compiled import Compiler
-from shardwright.engines.torch.coherence import key_of
 from shardwright.engines.torch.convert import from_host, to_host
 from shardwright.engines.torch.own_views import OwnViews
 from shardwright.engines.views import Shards
@@ -30,10 +27,9 @@ from shardwright.plan import (
     Slot,
     Step,
 )
-from shardwright.sharding import Layout, Sharding, describe, layout_of
+from shardwright.sharding import Layout, Sharding, layout_of
 
 Tensor = torch.Tensor
-FULLY_COMPARED = 65536  # bytes of a host tensor whose elements are part of the digest
 
 
 class Distributed(OwnViews):
@@ -52,11 +48,7 @@ class Distributed(OwnViews):
     def put(self, host: Any, layout: Layout) -> Tensor:
         """Every process cuts its own part, from the tensor that all of them have."""
         self.check(layout.mesh)
-        text = f"placing {describe(layout.sharding, layout.shape, np.dtype(np.uint8))[2:]} of {host.dtype}"
-        size = math.prod(layout.shape) * host.dtype.itemsize
-        known = zlib.crc32(_bytes(host)) if size <= FULLY_COMPARED or is_checked() else 0
-        text += f" with checksum {known:08x}" if known else ""
-        self.note(layout.mesh, key_of(text), text)
+        self.note(*put_call(layout, host.dtype, lambda: _bytes(host)))
         return self.apart(self._cut(host, layout), layout, layout.partial_lanes)
 
     def _cut(self, host: Any, layout: Layout) -> Tensor:
@@ -83,7 +75,7 @@ class Distributed(OwnViews):
     def whole(self, data: Tensor, layout: Layout) -> NDArray[Any]:
         """The tensor on the host, reduced. A collective: every process gets it."""
         dtype = self.xp.dtype(self.held(data))
-        mesh, key, text = self.route(("reading", layout, dtype), lambda: _read_call(layout, dtype))
+        mesh, key, text = self.route(("reading", layout, dtype), lambda: read_call(layout, dtype))
         self.note(mesh, key, text)
         self.compare(layout.mesh, text)
         target = layout_of(Sharding(layout.mesh), layout.shape)
@@ -131,8 +123,8 @@ class Distributed(OwnViews):
         if not isinstance(what, Local) or [x.number for x in inputs] != list(range(len(plan.kinds))):
             return None
         function, mesh = self.computation(what, operand_kinds(plan, what, inputs)), plan.problem.mesh
-        text = _described(plan)
-        key, note = key_of(text), self.note
+        _, key, text = plan_call(plan)
+        note = self.note
         if any(not isinstance(kind, tuple) for kind in plan.kinds):
 
             def with_scalars(*data: Any) -> Any:
@@ -160,7 +152,7 @@ class Distributed(OwnViews):
 
     def local(self, local: Local, data: Sequence[Any]) -> tuple[Tensor, ...]:
         """A kernel on this process's shards."""
-        mesh, key, text = self.route(local, lambda: _local_call(local))
+        mesh, key, text = self.route(local, lambda: local_call(local))
         self.note(mesh, key, text, data)
         held = [self.held(x) for x in data]
         kinds = kinds_of(local.call, [None if isinstance(x, Tensor) else x for x in held])
@@ -197,30 +189,6 @@ class _Lines(Compiler):
         return lambda data: engine.run_step(what, data)
 
 
-def _local_call(local: Local) -> tuple[Mesh, int, str]:
-    pairs = zip(local.operands, local.call.dtypes, strict=True)
-    shown = ", ".join(describe(at.sharding, at.shape, dtype) for at, dtype in pairs)
-    text = f"{local.name} of {shown}" if shown else f"{local.name} of {local.results[0].shape}"
-    return (*local.operands, *local.results)[0].mesh, key_of(f"{text} {_attrs(local.call.attrs)}"), text
-
-
-def _read_call(layout: Layout, dtype: "np.dtype[Any]") -> tuple[Mesh, int, str]:
-    text = f"reading {describe(layout.sharding, layout.shape, dtype)}"
-    return layout.mesh, key_of(text), text
-
-
 def _bytes(host: Any) -> bytes:
     array = to_host(host) if isinstance(host, Tensor) else host
     return np.ascontiguousarray(array).tobytes()
-
-
-def _described(plan: OperationPlan) -> str:
-    """An operation with its operands and attributes: equal in all processes that make the same call."""
-    kinds = [
-        describe(k[0].sharding, k[0].shape, k[1]) if isinstance(k, tuple) else type(k).__name__ for k in plan.kinds
-    ]
-    return f"{plan.title} of {', '.join(kinds)}{_attrs(plan.attrs)}"
-
-
-def _attrs(attrs: Mapping[str, Any]) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", f" {dict(attrs)!r}") if attrs else ""

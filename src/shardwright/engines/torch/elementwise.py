@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shardwright.engines.promotion import Kind, loop_dtypes
 from shardwright.engines.torch.convert import from_host, numpy_dtype, torch_dtype
 from shardwright.engines.torch.host import letter_of, needs_host, on_host
 from shardwright.ops import finite_range
 
 Function = Callable[..., Any]
-Kind = Any  # of an operand: a dtype of NumPy, or the type of a Python scalar
 
 
 def scalar(value: Any, dtype: torch.dtype, device: Any) -> Tensor:
@@ -48,12 +48,6 @@ def kind_of(operand: Any) -> Kind:
     if isinstance(operand, Tensor):
         return numpy_dtype(operand.dtype)
     return operand.dtype if isinstance(operand, np.ndarray | np.generic) else type(operand)
-
-
-def loop_dtypes(ufunc: np.ufunc, kinds: tuple[Kind, ...]) -> tuple[np.dtype[Any], ...]:
-    """The dtypes in which NumPy computes, operands first."""
-    dtypes = tuple(np.dtype(bool) if kind is bool else kind for kind in kinds)
-    return ufunc.resolve_dtypes((*dtypes, *(None,) * ufunc.nout))
 
 
 def function_of(name: str, device: torch.device) -> Function:

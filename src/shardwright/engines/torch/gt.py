@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from shardwright.engines.coherence import key_of
 from shardwright.engines.torch import transport
-from shardwright.engines.torch.coherence import key_of
 from shardwright.engines.torch.processes import Group, World
 from shardwright.errors import CoherenceError, EngineError
 from shardwright.mesh import Axes, Mesh

@@ -9,8 +9,8 @@ import torch
 import shardwright.engines.torch.transport as transport
 from shardwright.caches import MIB, Cache
 from shardwright.engines.checks import is_checked
+from shardwright.engines.coherence import Calls, key_of
 from shardwright.engines.mailbox import Mailbox
-from shardwright.engines.torch.coherence import Calls, key_of
 from shardwright.engines.torch.own import Absent
 from shardwright.engines.torch.processes import World, ranks_in_use
 from shardwright.engines.torch.routes import place_in

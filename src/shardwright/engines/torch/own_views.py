@@ -10,17 +10,19 @@ import torch
 from numpy.typing import NDArray
 
 from shardwright.collectives import AllReduce, Collective, Recv, ReduceScatter, Scatter, Send, UpdateHalo
+from shardwright.engines.coherence import key_of
 from shardwright.engines.mailbox import received
-from shardwright.engines.torch.coherence import key_of
 from shardwright.engines.torch.convert import from_host, to_host
 from shardwright.engines.torch.own import Own
 from shardwright.engines.torch.routes import local_route
 from shardwright.engines.torch.sender import Sender
+from shardwright.engines.views import check_sums, checksum
 from shardwright.errors import ArrayError, CollectiveError
 from shardwright.mesh import Mesh
 from shardwright.plan import (
     LocalShapes,
     LocalStep,
+    local_shapes,
 )
 from shardwright.sharding import Layout
 
@@ -32,7 +34,7 @@ class OwnViews(Sender):
 
     def lanes(self, data: Tensor, layout: Layout) -> Own:
         """The shards as a tensor per device."""
-        return Own(self.held(data), _shapes_of(layout))
+        return Own(self.held(data), local_shapes(layout))
 
     def from_lanes(self, view: Own, layout: Layout) -> Tensor:
         """Data from a tensor per device."""
@@ -67,11 +69,12 @@ class OwnViews(Sender):
 
     def each(self, function: Callable[..., NDArray[Any]], views: Sequence[Own]) -> Own:
         """A function on every device of its tensors; processes tell one another the shapes of the results."""
-        return self.told(views[0].mesh, function(*(to_host(v.tensor) for v in views)))
+        mesh = views[0].mesh
+        return self.told(mesh, {self.place(mesh): function(*(to_host(v.tensor) for v in views))})
 
-    def told(self, mesh: Mesh, tensor: NDArray[Any]) -> Own:
+    def told(self, mesh: Mesh, tensors: Mapping[int, NDArray[Any]]) -> Own:
         """A tensor per device from what each process has for its own; they tell one another the shapes."""
-        made = tensor
+        (made,) = tensors.values()
         kind = zlib.crc32(str(made.dtype).encode())
         told = self.agreed(mesh, {self.place(mesh): [kind, made.ndim, *made.shape, *(0,) * (64 - made.ndim)]})
         if len({tuple(row[:2]) for row in told}) > 1:
@@ -101,21 +104,8 @@ class OwnViews(Sender):
         """Refuse tensors that differ where a layout says devices hold the same: processes compare their checksums."""
         if layout.lane_shape == layout.full_shape:
             return
-        host = to_host(view.tensor)
-        sums = zlib.crc32(np.ascontiguousarray(host + 0 if host.dtype.kind in "fc" else host).tobytes())
-        told = self.agreed(layout.mesh, {self.place(layout.mesh): [sums]})
-        first: dict[tuple[int, ...], int] = {}
-        shared = [i for i, n in enumerate(layout.lane_shape) if n == 1 and layout.full_shape[i] > 1]
-        for place, (own,) in enumerate(told):
-            coords = np.unravel_index(place, layout.full_shape)
-            key = tuple(int(c) for i, c in enumerate(coords) if i not in shared)
-            if first.setdefault(key, own) != own:
-                axes = ", ".join(repr(layout.lanes[i]) for i in shared)
-                raise ArrayError(
-                    f"{name}: {layout.sharding} says devices along {axes} hold the same, but the elements of rank "
-                    f"{layout.mesh.device_ids[place]} differ from the first device's. Name the axis in a dim, make it partial, "
-                    f"or broadcast the values first."
-                )
+        told = self.agreed(layout.mesh, {self.place(layout.mesh): [checksum(to_host(view.tensor))]})
+        check_sums([own for (own,) in told], layout, name)
 
     def run(self, collective: Collective, view: Own) -> Own:
         """A collective on a tensor per device."""
@@ -158,9 +148,3 @@ class OwnViews(Sender):
     def forget_sends(self, mesh: Mesh) -> None:
         """Drop open sends, after an error."""
         self._mailbox.forget(mesh)
-
-
-def _shapes_of(layout: Layout) -> LocalShapes:
-    even = all(extent is None for extent in layout.extents)
-    count = 1 if even else layout.mesh.size
-    return LocalShapes.of(layout.mesh, [layout.at(place).local_shape for place in range(count)])

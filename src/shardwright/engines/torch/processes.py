@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from shardwright.engines.torch.coherence import Reports
+from shardwright.engines.coherence import Reports, default_timeout
 from shardwright.errors import EngineError
 from shardwright.mesh import Mesh
 
-TIMEOUT = 30.0  # seconds
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -34,18 +33,6 @@ def has_group() -> bool:
     if not dist.is_initialized():
         _initialise(default_timeout())
     return True
-
-
-def default_timeout() -> float:
-    """Seconds that processes wait for one another, unless a mesh says otherwise."""
-    text = os.environ.get("SHARDWRIGHT_TIMEOUT", "")
-    try:
-        seconds = float(text or TIMEOUT)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise EngineError(f"SHARDWRIGHT_TIMEOUT is {text!r}; give a positive number of seconds.")
-    return seconds
 
 
 class Group(NamedTuple):

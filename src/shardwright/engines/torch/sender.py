@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 import shardwright.engines.torch.transport as transport
-from shardwright.engines.torch.coherence import key_of
+from shardwright.engines.calls import move_call, step_call
 from shardwright.engines.torch.convert import torch_dtype
 from shardwright.engines.torch.member import Member
 from shardwright.engines.torch.own import Absent
@@ -23,7 +23,7 @@ from shardwright.plan import (
     group_of,
     move_steps,
 )
-from shardwright.sharding import REDUCTIONS, Layout, describe
+from shardwright.sharding import REDUCTIONS, Layout
 
 Tensor = torch.Tensor
 
@@ -33,7 +33,7 @@ class Sender(Member):
 
     def step(self, step: Step, data: Any) -> Any:
         """One step."""
-        self.note(*self.route(("call", step), lambda: _step_call(step)))
+        self.note(*self.route(("call", step), lambda: step_call(step)))
         return self.run_step(step, data)
 
     def run_step(self, step: Step, data: Any) -> Any:
@@ -43,7 +43,7 @@ class Sender(Member):
         if isinstance(step, Regroup):
             return data.reshape(step.there.at(self.place(step.result.mesh)).local_shape)
         assert isinstance(step, Move), step
-        if step.name == "all_gather" and step._even and isinstance(data, Tensor):
+        if step.name == "all_gather" and step.is_even and isinstance(data, Tensor):
             return self._all_gather(step, data)
         made = self.routed(step, self.route(step, lambda: route_of(step, self.world.rank)), data)
         if made is None:
@@ -159,7 +159,7 @@ class Sender(Member):
     def move(self, data: Any, source: Layout, target: Layout) -> Any:
         """A change of sharding, step by step."""
         dtype = data.dtype if isinstance(data, Absent) else self.xp.dtype(data)
-        self.note(*self.route((source, target, dtype), lambda: _move_call(source, target, dtype)))
+        self.note(*self.route((source, target, dtype), lambda: move_call(source, target, dtype)))
         return self.moved(data, source, target)
 
     def moved(self, data: Any, source: Layout, target: Layout) -> Any:
@@ -178,31 +178,6 @@ class Sender(Member):
         if rest is None or all(int(coords[lane]) == 0 for lane in lanes):
             return part
         return self.xp.full(part.shape, rest, dtype=rest.dtype)
-
-
-def wider(one: Mesh, other: Mesh) -> Mesh:
-    """The mesh whose processes all take part in a move between two."""
-    if one == other or set(other.device_ids) <= set(one.device_ids):
-        return one
-    if set(one.device_ids) <= set(other.device_ids):
-        return other
-    ids = sorted({*one.device_ids, *other.device_ids})
-    return Mesh({"process": len(ids)}, devices=ids, engine=one.engine, device=one.device)
-
-
-# What a call is in all processes alike: the mesh whose processes make it, 64 bits that stand for it, and words.
-
-
-def _step_call(step: Step) -> tuple[Mesh, int, str]:
-    text = f"{step} of {describe(step.source, step.shape, step.dtype)}"
-    key = key_of(f"{text} to {describe(step.result, step.result_shape, step.dtype)}")
-    return wider(step.source.mesh, step.result.mesh), key, text
-
-
-def _move_call(source: Layout, target: Layout, dtype: "np.dtype[Any]") -> tuple[Mesh, int, str]:
-    text = f"moving {describe(source.sharding, source.shape, dtype)}"
-    key = key_of(f"{text} to {describe(target.sharding, target.shape, dtype)} on {target.mesh}")
-    return wider(source.mesh, target.mesh), key, text
 
 
 def _flat(parts: list[Tensor], empty: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shardwright.engines.promotion import total_dtype
 from shardwright.engines.torch.convert import as_bits, from_host, numpy_dtype, torch_dtype
 from shardwright.engines.torch.direct import direct
 from shardwright.engines.torch.elementwise import Function, function_of, kind_of, scalar
@@ -155,7 +156,7 @@ class TorchSpace:
     # -- along dims -----------------------------------------------------------------------------------------------
 
     def sum(self, x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
-        x, dims = self.astype(x, dtype or _total_dtype(self.dtype(x))), _dims(x, axis)
+        x, dims = self.astype(x, dtype or total_dtype(self.dtype(x))), _dims(x, axis)
         if needs_host("sum", [self.dtype(x)]):
             return self._host(np.sum, x, axis=tuple(dims), dtype=self.dtype(x), keepdims=keepdims)
         if x.dtype is torch.bool:
@@ -163,7 +164,7 @@ class TorchSpace:
         return torch.sum(x, dims, keepdim=keepdims, dtype=x.dtype) if dims else x
 
     def prod(self, x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
-        x, dims = self.astype(x, dtype or _total_dtype(self.dtype(x))), _dims(x, axis)
+        x, dims = self.astype(x, dtype or total_dtype(self.dtype(x))), _dims(x, axis)
         if needs_host("prod", [self.dtype(x)]):
             return self._host(np.prod, x, axis=tuple(dims), dtype=self.dtype(x), keepdims=keepdims)
         if x.dtype is torch.bool:
@@ -210,7 +211,7 @@ class TorchSpace:
         return self._running("cumulative_prod", torch.cumprod, x, axis, dtype)
 
     def _running(self, name: str, function: Any, x: Tensor, axis: int, dtype: Any) -> Tensor:
-        x = self.astype(x, dtype or _total_dtype(self.dtype(x)))
+        x = self.astype(x, dtype or total_dtype(self.dtype(x)))
         if needs_host(name, [self.dtype(x)]):
             return self._host(getattr(np, name), x, axis=axis, dtype=self.dtype(x))
         return function(x, axis, dtype=x.dtype)
@@ -259,11 +260,6 @@ def _dims(x: Tensor, axis: Axis) -> list[int]:
     if axis is None:
         return list(range(x.ndim))
     return [axis] if isinstance(axis, int) else list(axis)
-
-
-def _total_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """NumPy sums small integers in 64 bits."""
-    return np.dtype({"b": np.int64, "i": np.int64, "u": np.uint64}.get(dtype.kind, dtype))
 
 
 def _counted(indices: Tensor, size: int) -> Tensor:

@@ -7,6 +7,7 @@ several times a second, where the process is: if one is killed, hangs or has gon
 
 import hashlib
 import json
+import os
 import struct
 import threading
 import time
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from shardwright.errors import CoherenceError
+from shardwright.errors import CoherenceError, EngineError
 from shardwright.lines import line_at, user_frame
 
 MASK = 2**64 - 1
@@ -24,7 +25,20 @@ BEAT = 0.3  # seconds between two reports
 SILENCE = 1.5  # seconds without one after which a process counts as gone
 FAREWELL = 2.0  # seconds that rank 0 waits for the others at the end
 FEW = 64  # calls whose digests are reported
+TIMEOUT = 30.0  # seconds that processes wait for one another
 KEPT = 512  # calls that are remembered, to find the first that differs
+
+
+def default_timeout() -> float:
+    """Seconds that processes wait for one another, unless a mesh says otherwise."""
+    text = os.environ.get("SHARDWRIGHT_TIMEOUT", "")
+    try:
+        seconds = float(text or TIMEOUT)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise EngineError(f"SHARDWRIGHT_TIMEOUT is {text!r}; give a positive number of seconds.")
+    return seconds
 
 
 @lru_cache(maxsize=65536)
