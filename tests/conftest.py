@@ -4,7 +4,6 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-# Read when JAX starts: eight virtual devices.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
 
 settings.register_profile(

@@ -5,7 +5,8 @@ from hypothesis import settings
 
 import strategies
 
-SHARE = {"numpy": 1, "literal": 2, "torch": 4}  # how many times fewer examples than a test asks for
+SHARE = {"numpy": 1, "literal": 2, "torch": 4, "jax": 60}  # how many times fewer examples than a test asks for
+LEAST = {"jax": 2}  # examples, where not 5: every one is compiled
 
 
 @pytest.fixture(autouse=True, params=list(SHARE))
@@ -13,6 +14,6 @@ def engine(request, monkeypatch):
     monkeypatch.setattr(strategies, "ENGINE", [request.param])
     used = getattr(request.function, "_hypothesis_internal_use_settings", None)
     if used is not None and SHARE[request.param] > 1:
-        fewer = settings(used, max_examples=max(used.max_examples // SHARE[request.param], 5))
+        fewer = settings(used, max_examples=max(used.max_examples // SHARE[request.param], LEAST.get(request.param, 5)))
         monkeypatch.setattr(request.function, "_hypothesis_internal_use_settings", fewer)
     return request.param

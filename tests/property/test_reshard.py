@@ -181,7 +181,9 @@ def test_the_least_time_of_a_chain_is_a_bound(change):
 @settings(max_examples=200)
 @given(data=st.data())
 def test_chains_over_links_of_different_speed_are_right_and_counted(data):
-    sizes = data.draw(st.sampled_from([{"a": 2, "b": 3, "c": 4}, {"a": 2, "b": 2, "c": 2, "d": 3}, {"a": 4, "b": 6}]))
+    large = [{"a": 2, "b": 3, "c": 4}, {"a": 2, "b": 2, "c": 2, "d": 3}, {"a": 4, "b": 6}]
+    small = [{"a": 2, "b": 3}, {"a": 2, "b": 2, "c": 2}, {"a": 2, "b": 4}]
+    sizes = data.draw(st.sampled_from(small if strategies.ENGINE[0] in strategies.MOST else large))
     speeds = st.sampled_from([1e9, 1e10, 1e11])
     links = {name: sw.Link(bandwidth=data.draw(speeds), latency=1e-9) for name in sizes}
     mesh = sw.Mesh(sizes, links=links, engine=strategies.ENGINE[0])

@@ -14,12 +14,13 @@ SMALL_FLOATS = [np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn),
 DTYPES = [np.dtype(bool), *NUMBERS, *SMALL_FLOATS]
 
 ENGINE = ["numpy"]  # that meshes are drawn for; tests/property/conftest.py runs every property on each
+MOST = {"jax": 8}  # devices that an engine has: tests/conftest.py asks JAX for 8
 DEVICES = [None]  # how many devices every mesh has, where processes hold them
 
 
 def is_held(dtype):
-    """Whether the engine has a dtype: torch has no long doubles."""
-    return ENGINE[0] != "torch" or dtype.char not in "gG"
+    """Whether the engine has a dtype: torch and JAX have no long doubles."""
+    return ENGINE[0] not in ("torch", "jax") or dtype.char not in "gG"
 
 
 dtypes = st.sampled_from(DTYPES).filter(is_held)
@@ -30,7 +31,7 @@ numbers = st.sampled_from(DTYPES[1:]).filter(is_held)
 def meshes(draw, max_axes=5, max_devices=24):
     """A mesh of 1 to 5 axes of sizes 1 to 6, sometimes with device ids of its own."""
     names = draw(st.permutations(["a", "b", "c", "d", "e"]))[: draw(st.integers(1, max_axes))]
-    sizes, room = {}, DEVICES[0] or max_devices
+    sizes, room = {}, DEVICES[0] or min(max_devices, MOST.get(ENGINE[0], max_devices))
     for name in names:
         sizes[name] = draw(st.integers(1, min(6, room)) if DEVICES[0] is None else st.sampled_from(divisors(room)))
         room //= sizes[name]

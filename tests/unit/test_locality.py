@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from itertools import islice
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from shardwright.eager import calls as eager_calls
 from shardwright.eager.calls import watching
 from shardwright.engines import whole
 from shardwright.engines.direct import DIRECT
+from shardwright.engines.jax.space import JaxSpace
 from shardwright.engines.stacked import Stacked
 from shardwright.engines.torch.convert import from_host, to_host
 from shardwright.engines.torch.direct import DIRECT as TORCH_DIRECT
@@ -449,33 +451,14 @@ def test_operations_of_several_steps_run_on_whole_torch_tensors():
 UNTRACEABLE = {"in_range": "raises an error that depends on data"}  # each still runs outside of jax.jit
 
 
-class JaxSpace:
-    """jax.numpy's functions under the names that kernels use."""
-
-    def __init__(self, jax):
-        self.jax = jax
-
-    def __getattr__(self, name):
-        return getattr(self.jax.numpy, name)
-
-    @staticmethod
-    def dtype(x):
-        return np.dtype(x.dtype)
-
-    def make_complex(self, real, imag):
-        return self.jax.lax.complex(*self.jax.numpy.broadcast_arrays(real, imag))
-
-
 @pytest.fixture(scope="module")
 def space():
-    """jax.numpy with 64-bit types; compilation is fast rather than its code."""
-    import jax
-
+    """The JAX engine's namespace with 64-bit types; compilation is fast rather than its code."""
     names = ("jax_enable_x64", "jax_disable_most_optimizations")
     options = {name: jax.config.values[name] for name in names}
     for name in options:
         jax.config.update(name, True)
-    yield JaxSpace(jax)
+    yield JaxSpace(lambda condition, error: None)
     for name, value in options.items():
         jax.config.update(name, value)
 
@@ -503,10 +486,10 @@ def check_space(space, local, data, traced):
 
     def kernel(arrays):
         results = run(call, [arrays.get(operand, x) for operand, x in enumerate(data)])
-        assert all(isinstance(x, space.jax.Array) for x in results), "the kernel left the namespace"
+        assert all(isinstance(x, jax.Array) for x in results), "the kernel left the namespace"
         return results
 
-    results = (space.jax.jit(kernel) if traced else kernel)(arrays)
+    results = (jax.jit(kernel) if traced else kernel)(arrays)
     layouts = zip(local.results, local.call.results, strict=True)
     made = [ENGINE.gathered(np.asarray(x), *pair) for x, pair in zip(results, layouts, strict=True)]
     expected = ENGINE.local(local, data)
@@ -528,5 +511,5 @@ def test_a_kernel_runs_on_jax_numpy(calls, space, name):
 @pytest.mark.parametrize("name", UNTRACEABLE)
 def test_a_kernel_listed_as_untraceable_is_not_traceable(calls, space, name):
     for local, data in replayed(calls[name]):
-        with pytest.raises(space.jax.errors.JAXTypeError):
+        with pytest.raises(jax.errors.JAXTypeError):
             check_space(space, local, data, traced=True)

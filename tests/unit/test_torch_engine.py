@@ -108,8 +108,8 @@ def test_a_device_is_a_name():
     with pytest.raises(MeshError, match=r'an axis of this name is written Mesh\(\{"device": 4\}\)'):
         sw.Mesh(x=2, device=4)
     assert sw.Mesh({"device": 4}).sizes == {"device": 4}
-    with pytest.raises(MeshError, match="device is None; give the name that torch has"):
-        sw.Mesh(x=2, device=None)
+    with pytest.raises(MeshError, match="device is ''; give the name that torch or JAX has"):
+        sw.Mesh(x=2, device="")
     with pytest.raises(MeshError, match="'numpy' computes on the CPU; device='cuda' needs engine='torch'"):
         sw.Mesh(x=2, device="cuda")
     mesh = sw.Mesh(x=2, engine="torch", device="nonsense")

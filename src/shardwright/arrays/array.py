@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import shardwright.arrays.assignment as assignment
 import shardwright.arrays.indexing as indexing
-from shardwright.arrays.hosts import as_torch, host_array, own_copy, torch_tensor
+from shardwright.arrays.hosts import as_torch, host_array, is_torch, own_copy, torch_tensor
 from shardwright.arrays.per_device import PerDevice, same_mesh
 from shardwright.arrays.shards import Shard, Shards
 from shardwright.collectives import AllReduce, Collective, ReduceScatter, UpdateHalo
@@ -73,7 +73,7 @@ class Array(Held):
         tensor([1, 2])
         """
         data, layout = self._reduced()
-        if self._engine.native(data) and layout.is_plain and self._engine.processes == 1:
+        if is_torch(data) and layout.is_plain and self._engine.processes == 1:
             return data
         return as_torch(self.host())
 
@@ -356,10 +356,12 @@ def shard(host: object, mesh: "Mesh | Sharding", spec: "P | Sharding | None" = N
     engine.check(
         mesh if isinstance(mesh, Mesh) else sharding.mesh
     )  # shardings of equal meshes may share one with no time-out
-    whole: Any = torch_tensor(host) if engine.native(host) else host_array(host)
+    native = engine.native(host)
+    whole: Any = host_array(host) if not native else torch_tensor(host) if is_torch(host) else host
     check_partial(sharding, as_dtype(whole.dtype), ArrayError)
     layout = layout_of(sharding, tuple(whole.shape))
-    if copy and engine.keeps_host and not isinstance(host, list | tuple):  # of lists it is a copy already
+    shares = not isinstance(host, list | tuple) and (is_torch(host) or not native)  # lists are copied already
+    if copy and engine.keeps_host and shares:
         whole = own_copy(whole)
     return Array.of(layout, engine.put(whole, layout))
 

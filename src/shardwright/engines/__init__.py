@@ -24,7 +24,7 @@ __all__ = [
     "engine_of",
 ]
 
-ENGINES = ("numpy", "literal", "torch")
+ENGINES = ("numpy", "literal", "torch", "jax")
 
 _engines: dict[tuple[str, str], Engine] = {}
 
@@ -53,4 +53,10 @@ def _made(name: str, device: str) -> Engine:
         from shardwright.engines.torch import make_engine
 
         return make_engine(device)
+    if name == "jax":
+        if find_spec("jax") is None:
+            raise EngineError("The engine 'jax' needs JAX: pip install 'shardwright[jax]'.")
+        from shardwright.engines.jax import make_engine as make_jax
+
+        return make_jax(device)
     raise EngineError(f"There is no engine {name!r}. Use one of {', '.join(map(repr, ENGINES))}.")

@@ -77,7 +77,7 @@ def abstract(leaf: Any) -> Any:
     if not isinstance(leaf, ShapeDtype | Array):
         return leaf
     sharding = None if leaf.sharding is None else _named(leaf.sharding)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _named(sharding: Sharding) -> NamedSharding:
@@ -96,5 +96,5 @@ def _named(sharding: Sharding) -> NamedSharding:
             f"XLA_FLAGS=--xla_force_host_platform_device_count={mesh.size} before JAX starts."
         )
     grid = np.array([by_id[device] for device in mesh.device_ids]).reshape(mesh.shape)
-    spec = PartitionSpec(*(axes or None for axes in sharding.dims))  # type: ignore[no-untyped-call]
+    spec = PartitionSpec(*(axes or None for axes in sharding.dims))
     return NamedSharding(JaxMesh(grid, mesh.axis_names), spec)

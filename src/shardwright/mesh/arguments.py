@@ -124,14 +124,16 @@ def links_from(links: Link | Mapping[str, Link] | None, names: tuple[str, ...]) 
 
 
 def checked_device(device: object, engine: str) -> str:
-    """A device as torch names it; the other engines compute on the CPU."""
+    """A device as torch names it, or a platform of JAX; the other engines compute on the CPU."""
+    if device is None:
+        return "default" if engine == "jax" else "cpu"
     if isinstance(device, int | np.integer):
         raise MeshError(
             f"device={device} is not a device such as 'cpu' or 'cuda'; an axis of this name is written "
             f'Mesh({{"device": {device}}}).'
         )
     if not isinstance(device, str) or not device:
-        raise MeshError(f"device is {device!r}; give the name that torch has for it, such as 'cpu' or 'cuda'.")
+        raise MeshError(f"device is {device!r}; give the name that torch or JAX has for it, such as 'cpu' or 'cuda'.")
     if device != "cpu" and engine in ("numpy", "literal"):
         raise MeshError(f"The engine {engine!r} computes on the CPU; device={device!r} needs engine='torch'.")
     return device

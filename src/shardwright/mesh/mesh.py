@@ -42,7 +42,8 @@ class Mesh:
     [(0, 4), (1, 5), (2, 6), (3, 7)]
 
     `devices` is the number of devices (then one size may be -1), or their ids in row-major order; the default ids count
-    from 0. `engine` is "numpy", "literal" or "torch", `device` what torch keeps shards on. `timeout` is how many seconds
+    from 0. `engine` is "numpy", "literal", "torch" or "jax". `device` is what torch keeps shards on ("cpu" by
+    default), or the platform whose devices JAX uses (its default one). `timeout` is how many seconds
     processes wait for one another; equal meshes may differ in it. `links` is one `Link` for all axes or a mapping from axis to
     `Link`. An axis with the name of one of these parameters must be given in a mapping: `Mesh({"devices": 2})`. A mesh has at
     most 1,048,576 devices.
@@ -69,7 +70,7 @@ class Mesh:
     sizes: Mapping[str, int]
     device_ids: Sequence[int]
     engine: str
-    device: str  # what torch calls the kind of device that holds shards, such as "cuda"
+    device: str  # what torch calls the kind of device that holds shards, such as "cuda"; a platform of JAX
     timeout: float | None  # seconds; no part of equality
     links: Mapping[str, Link]
     _hash: int
@@ -83,7 +84,7 @@ class Mesh:
         *,
         devices: int | Sequence[int] | None = None,
         engine: str = "numpy",
-        device: str = "cpu",
+        device: str | None = None,
         timeout: float | None = None,
         links: Link | Mapping[str, Link] | None = None,
         **sizes: int,
@@ -102,7 +103,7 @@ class Mesh:
         fill(self, "device", checked_device(device, engine))
         fill(self, "timeout", checked_timeout(timeout))
         fill(self, "links", MappingProxyType(links_from(links, names)))
-        fill(self, "_hash", hash((names, resolved, ids, engine, device, tuple(self.links.values()))))
+        fill(self, "_hash", hash((names, resolved, ids, engine, self.device, tuple(self.links.values()))))
         fill(self, "_positions", None)
 
     @classmethod
@@ -114,7 +115,7 @@ class Mesh:
         *,
         link: Link | None = None,
         engine: str = "numpy",
-        device: str = "cpu",
+        device: str | None = None,
         timeout: float | None = None,
     ) -> "Mesh":
         """A logical mesh mapped to a physical grid, so that each logical axis runs along physical links.
@@ -188,7 +189,7 @@ class Mesh:
             parts.append(f"devices={written(self.device_ids)}")
         if self.engine != "numpy":
             parts.append(f"engine={self.engine!r}")
-        if self.device != "cpu":
+        if self.device != checked_device(None, self.engine):
             parts.append(f"device={self.device!r}")
         special = {name: link for name, link in self.links.items() if link != Link()}
         if special:
