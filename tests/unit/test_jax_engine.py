@@ -239,6 +239,22 @@ def test_padded_bytes_are_those_of_the_largest_box_of_each_round():
     (step,) = whole
     assert step.received == 6 * 8  # the last device has one row and receives six
     assert padded_bytes(step) == 3 * 2 * 8
+    x = sw.ShapeDtype((7,), "float64", Sharding(MESH, P("y")))
+    (row,) = sw.explain(lambda x: x.reshard(P()), x).rows
+    assert (row.bytes, row.padded) == (48, 48)
+    plain = sw.ShapeDtype((7,), "float64", Sharding(sw.Mesh(x=2, y=4), P("y")))
+    assert [row.padded for row in sw.explain(lambda x: x.reshard(P()), plain).rows] == [None]
+
+
+def test_padded_bytes_are_those_of_the_permutes_in_the_hlo():
+    x = sharded("x", "y")
+    rows = sw.explain(lambda x: x.reshard(P("y", "x")), x).rows
+    shapes = re.findall(r"f64\[([\d,]+)\]\S* collective-permute\(", hlo_of(lambda x: x.reshard(P("y", "x")), x))
+    travelled = sum(8 * np.prod([int(n) for n in shape.split(",")]) for shape in shapes)
+    assert (
+        sum(row.bytes for row in rows) < sum(row.padded for row in rows) <= travelled
+    )  # no device is in more than all rounds
+    assert "padded" in str(sw.explain(lambda x: x.reshard(P("y", "x")), x)).splitlines()[0]
 
 
 def test_control_flow_stays_control_flow():

@@ -1,6 +1,7 @@
 """Engines: what holds shards and runs steps. They are loaded when first asked for."""
 
 from importlib.util import find_spec
+from typing import Any
 
 from shardwright.engines.checks import checked
 from shardwright.engines.gt import engine
@@ -22,6 +23,7 @@ __all__ = [
     "engine",
     "engine_named",
     "engine_of",
+    "padded_bytes",
 ]
 
 ENGINES = ("numpy", "literal", "torch", "jax")
@@ -40,6 +42,18 @@ def engine_named(name: str, device: str = "cpu") -> Engine:
     if (name, device) not in _engines:
         _engines[name, device] = _made(name, device)
     return _engines[name, device]
+
+
+MOST_PADDED = 512  # devices of a mesh whose rounds are worked out for explain
+
+
+def padded_bytes(step: Any, mesh: Mesh) -> int | None:
+    """Bytes that the busiest device receives in a step on a mesh's engine, padding included; None where nothing is padded."""
+    if mesh.engine != "jax" or mesh.size > MOST_PADDED:
+        return None
+    from shardwright.engines.jax.rounds import padded_bytes as in_rounds
+
+    return in_rounds(step)
 
 
 def _made(name: str, device: str) -> Engine:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
+from shardwright.engines import padded_bytes
 from shardwright.plan import Each, Fused, LocalStep, OperationPlan, Step, Strategy, strategies
 from shardwright.program.memory import beside, peak_bytes
 from shardwright.program.node import Compute, Cond, Node, Program, Rounds, programs_in, short_source
@@ -36,6 +37,7 @@ class Row:
     inside: str = ""  # the loops and branches that it is a part of
     times: int = 1  # how often it runs; of a while loop's body once for every round
     counted: int | None = None  # bytes that the busiest device did receive, each time; only `measure` knows
+    padded: int | None = None  # bytes with the padding of the JAX engine's rounds
     stack: str = ""  # the names of the functions that it is inside of, as JAX writes them
 
     @property
@@ -96,7 +98,7 @@ class Row:
 
     def cell(self, column: str) -> str:
         """What the table prints in a column; "" where nothing is to say, "?" where nothing is known."""
-        if column in ("bytes", "bound", "counted") and not self.collective:
+        if column in ("bytes", "bound", "counted", "padded") and not self.collective:
             return ""
         if column == "counted":
             return f"{self.counted:,}" if self.counted is not None and self.times else ""
@@ -115,6 +117,7 @@ _CELLS: dict[str, Callable[[Row], str]] = {
     "groups": lambda row: row.groups,
     "bytes": lambda row: _count(row.bytes, "?"),
     "bound": lambda row: _count(row.lower_bound),
+    "padded": lambda row: _count(row.padded),
     "time": lambda row: "" if row.time is None else _time(row.time),
     "held": lambda row: _count(row.memory),
 }
@@ -165,6 +168,8 @@ class Explanation:
         head = list(HEAD)
         if any(row.counted is not None for row in self.rows):
             head.insert(head.index("time"), "counted")
+        if any(row.padded is not None for row in self.rows):
+            head.insert(head.index("bound"), "padded")
         if any(row.stack for row in self.rows):
             head.insert(head.index("step"), "name stack")
         if self.rows and all(row.memory is None for row in self.rows):
@@ -268,7 +273,10 @@ def _rows(node: Node, memory: int, program: Program) -> list[Row]:
     if isinstance(what, Step | Fused | LocalStep):
         over = f"{what.name} {','.join(what.axes)}".rstrip()
         figures = what.groups, what.received, what.lower_bound, what.time
-        return [Row(what.name, node.source, operands, results, over, *figures, memory, origins, node.plan)]
+        padded = padded_bytes(what, program.mesh)
+        return [
+            Row(what.name, node.source, operands, results, over, *figures, memory, origins, node.plan, padded=padded)
+        ]
     if isinstance(what, Compute | Each) or programs_in(what):
         return [Row(node.title, node.source, operands, results, "", "", 0, 0, 0.0, memory, origins, node.plan)]
     return []

@@ -13,7 +13,7 @@ from jax import lax
 
 from shardwright.collectives import AllReduce, ReduceScatter, UpdateHalo
 from shardwright.engines.jax.checks import FINITE, Check, is_finite
-from shardwright.engines.jax.rounds import Round, rounds_of
+from shardwright.engines.jax.rounds import Round, is_native, rounds_of
 from shardwright.engines.jax.space import JaxSpace, strong
 from shardwright.engines.parts import is_first
 from shardwright.kernels import Call, run
@@ -135,12 +135,11 @@ class Inside:
         if isinstance(step, Regroup):
             return jnp.reshape(data, step.there.local_shape)
         assert isinstance(step, Move), step
-        if step.is_even and not self._by_rounds and data.size:  # XLA refuses collectives of no elements
-            if step.name in ("all_gather", "prefix"):
-                return lax.all_gather(data, self.names(step.pieces), axis=step.other, tiled=True)
+        if is_native(step) and not self._by_rounds and data.size:  # XLA refuses collectives of no elements
+            names = self.names(step.pieces)
             if step.name == "all_to_all":
-                names = self.names(step.pieces)
                 return lax.all_to_all(data, names, split_axis=step.dim, concat_axis=step.other, tiled=True)
+            return lax.all_gather(data, names, axis=step.other, tiled=True)
         fill = step.fill if isinstance(step, Fetch) else 0
         result = self.xp.full(step.there.local_shape, fill, dtype=data.dtype)
         made = self.moved(rounds_of(step), data, result)
@@ -206,7 +205,7 @@ class Inside:
             totals: Sequence[Array] = [self._own_chunk(step, x) for step, x in zip(steps, carried, strict=True)]
         elif steps[0].name == "reduce_scatter":
             totals = [self._scattered(steps[0], carried[0], op, names)]
-        elif is_native(op, carried):
+        elif reduces_natively(op, carried):
             totals = NATIVE[op](tuple(carried), names)
         else:
             totals = [self._around(x, op, steps[0].pieces) for x in carried]
@@ -234,7 +233,7 @@ class Inside:
         """The chunk of a reduction that is this device's part of the result."""
         dim, room = step.dim, step.there.local_shape[step.dim]
         even = x.shape[dim] == room * step.group and all(extent is None for extent in step.here.extents)
-        if even and is_native(op, [x]) and op in ("sum", "average"):
+        if even and reduces_natively(op, [x]) and op in ("sum", "average"):
             return lax.psum_scatter(x, names, scatter_dimension=dim, tiled=True)
         starts = np.array(
             [[chunk[dim].start for chunk in step.chunks(place)] for place in range(self.mesh.size)]  # type: ignore[union-attr]
@@ -271,7 +270,7 @@ class Inside:
             total = carried.reshape(step.results.largest)
         elif isinstance(step.collective, ReduceScatter):
             total = self._scattered_here(step, carried, op)
-        elif is_native(op, [carried]):
+        elif reduces_natively(op, [carried]):
             (total,) = NATIVE[op]((carried,), names)
         else:
             total = self._around(carried, op, step.axes)
@@ -292,7 +291,7 @@ class Inside:
 NATIVE: dict[str, Callable[..., Any]] = {"sum": lax.psum, "average": lax.psum, "max": lax.pmax, "min": lax.pmin}
 
 
-def is_native(op: str, data: Sequence[Array]) -> bool:
+def reduces_natively(op: str, data: Sequence[Array]) -> bool:
     """Whether XLA reduces arrays of these dtypes as NumPy does; others go around a ring."""
     kinds = "iuf" if op in ("max", "min") else "iufc"
     return op in NATIVE and all(x.dtype.kind in kinds or (is_small(x.dtype) and x.dtype.itemsize == 2) for x in data)

@@ -45,8 +45,17 @@ def rounds_of(step: "Move | LocalStep") -> list[Round]:
     return _rounds(messages, members, mesh.size)
 
 
-def padded_bytes(step: "Move | LocalStep") -> int:
-    """Bytes that the busiest device receives in rounds, padding included."""
+def is_native(step: Move) -> bool:
+    """Whether a move is one collective of `lax`."""
+    return step.is_even and step.name in ("all_gather", "prefix", "all_to_all")
+
+
+def padded_bytes(step: Any) -> int:
+    """Bytes that the busiest device receives in a step, with the padding of its rounds."""
+    moves = not step.reduces if isinstance(step, LocalStep) else isinstance(step, Move) and not is_native(step)
+    if not moves or not step.received:
+        received_as_planned: int = step.received
+        return received_as_planned
     received: dict[int, int] = {}
     for turn in rounds_of(step):
         for _, receiver in turn.pairs:
