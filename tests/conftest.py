@@ -1,6 +1,10 @@
-"""Hypothesis runs the same examples every time, and no test depends on timing."""
+"""Hypothesis runs the same examples every time, no test depends on timing, and JAX has 8 virtual devices."""
+
+import os
 
 from hypothesis import HealthCheck, settings
+
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"  # before JAX starts
 
 settings.register_profile(
     "suite",

@@ -34,7 +34,7 @@ LAYERS = [
     ["nn"],
     ["rules"],
     ["program"],
-    ["ttnn", "torch"],  # front ends: siblings
+    ["jax", "ttnn", "torch"],  # front ends: siblings
     ["viz"],
     ["demo"],
     ["__init__"],
