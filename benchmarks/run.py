@@ -4,6 +4,7 @@ import sys
 
 import foundation
 import gaps
+import jax_front
 import operations
 import resharding
 import torch_engines
@@ -21,6 +22,7 @@ def main() -> int:
     gaps.main()
     ttnn_front.main()
     torch_engines.main()
+    jax_front.main()
     print(f"\n{len(MISSED)} goals missed" + "".join(f"\n  {name}" for name in MISSED))
     return 1 if MISSED else 0
 

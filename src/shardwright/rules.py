@@ -7,7 +7,7 @@ array that a rule does not cover is an error that lists the paths; it is never s
 import abc
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwright.errors import ShardingError, ShardwrightError, TreeError
@@ -152,7 +152,7 @@ class TreePathShardingRule(ShardingRule):
     def specs_of(self, paths: Sequence[str], leaves: Sequence[Any], mesh: Mesh | None) -> list[P | None]:
         """As the base class, for many leaves: paths that differ in digits that no pattern tells apart are searched once."""
         numbers: dict[bytes | str, int | None] = {}
-        kept: dict[int | None, str] = {}  # a path for each rule that is the first for some path
+        distinct: list[str] = []
         specs: list[P | None] = []
         unmatched, whole, digits = None, P(), self._digits
         for path, leaf in zip(paths, leaves, strict=True):
@@ -163,12 +163,12 @@ class TreePathShardingRule(ShardingRule):
             number = numbers.get(key, -1)
             if number == -1:
                 number = numbers[key] = self._first(path)
-                kept.setdefault(number, path)
+                distinct.append(path)
             single = math.prod(leaf.shape) == 1
             specs.append(whole if single or number is None else self.rules[number][1])
             if number is None and not single and unmatched is None:
                 unmatched = path
-        self._check_used(kept, paths, leaves)
+        self._check_used(set(numbers.values()), distinct)
         if unmatched is not None and self.strict:
             raise self._unmatched(unmatched)
         return specs
@@ -183,14 +183,11 @@ class TreePathShardingRule(ShardingRule):
         """The number of the first pattern that a path has."""
         return next((number for number, pattern in enumerate(self._patterns) if self.search(pattern, path)), None)
 
-    def _check_used(self, kept: Iterable[int | None], paths: Sequence[str], leaves: Sequence[Any]) -> None:
+    def _check_used(self, first: set[int | None], paths: Sequence[str]) -> None:
         """Every pattern must be in the path of a leaf, even if an earlier one always comes first."""
-        rest = [pattern for number, pattern in enumerate(self._patterns) if number not in kept]
-        if rest:
-            named = [path for path, leaf in zip(paths, leaves, strict=True) if is_array(leaf)]
-            for pattern in rest:
-                if not any(self.search(pattern, path) for path in named):
-                    self.unused(pattern.pattern, named)
+        for number, pattern in enumerate(self._patterns):
+            if number not in first and not any(self.search(pattern, path) for path in paths):
+                self.unused(pattern.pattern, paths)
 
     def _unmatched(self, path: str) -> ShardingError:
         patterns = ", ".join(repr(pattern) for pattern, _ in self.rules)

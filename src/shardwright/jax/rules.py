@@ -82,8 +82,7 @@ class TreePathShardingRule(core.TreePathShardingRule, ShardingRule):
         if paths and pattern not in self._warned:
             self._warned.add(pattern)
             warnings.warn(
-                f"The pattern {pattern!r} matches no leaf; the first of {len(paths)} paths is {paths[0]!r}. Correct or "
-                f"remove it.",
+                f"The pattern {pattern!r} matches no leaf; one of the paths is {paths[0]!r}. Correct or remove it.",
                 ShardingWarning,
                 stacklevel=2,
             )

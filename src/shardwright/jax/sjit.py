@@ -24,6 +24,7 @@ from shardwright.jax.resolving import has_rules, is_entry, resolved, same_mesh
 from shardwright.jax.rules import is_spec, partition_spec
 
 MOST = 4096  # kinds of calls that are kept for a function, as many as jax.jit keeps
+_set, _reset = CONTEXTS.set, CONTEXTS.reset
 _OWN = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
 
 
@@ -70,25 +71,35 @@ class SJITCompiledFunction:
         self._lock = threading.Lock()
         self._jitted: dict[Kind, Any] = {}
         self._groups: dict[tuple[Form, tuple[Any, ...]], _Group] = {}
-        self._forms = tuple(map(Form, range(64)))  # of calls without keyword arguments
+        self._only: Any = None  # the jitted function, as long as there is one kind of calls
         self._plain = not any(options.get(name) is not None for name in _OWN[:2])  # no static arguments
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        token = CONTEXTS.set(self._stack)
+        token = _set(self._stack)
         try:
-            values, form = (
-                (args, self._forms[len(args)]) if not kwargs and len(args) < 64 else self._joined(args, kwargs)
-            )
-            jitted = self._likely(values, form)
-            if jitted is not None:
-                try:
-                    return jitted(*values)
-                except Exception:
-                    if self._jitted.get(self._kind(values, form)) is jitted:
-                        raise
-            return self._for(values, form)(*values)
+            jitted = self._only
+            if jitted is None or kwargs:
+                return self._call(args, kwargs)
+            try:
+                return jitted(*args)
+            except Exception:
+                if self._jitted.get(self._kind(args, Form(len(args)))) is jitted:
+                    raise
+            return self._for(args, Form(len(args)))(*args)
         finally:
-            CONTEXTS.reset(token)
+            _reset(token)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a function that has several kinds, or none yet."""
+        values, form = self._joined(args, kwargs)
+        jitted = self._likely(values, form)
+        if jitted is not None:
+            try:
+                return jitted(*values)
+            except Exception:
+                if self._jitted.get(self._kind(values, form)) is jitted:
+                    raise
+        return self._for(values, form)(*values)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else _Bound(self, instance)
@@ -114,7 +125,7 @@ class SJITCompiledFunction:
     # -- from a call to its function ----------------------------------------------------------------------------------
 
     def _joined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Form]:
-        return self._arguments.joined(args, kwargs)
+        return self._arguments.joined(args, kwargs) if kwargs else (args, Form(len(args)))
 
     def _likely(self, values: tuple[Any, ...], form: Form) -> Any:
         """The function that these values should go to; it refuses them if they are of a kind that is not known yet."""
@@ -157,6 +168,7 @@ class SJITCompiledFunction:
                 if len(self._jitted) >= MOST:
                     self._jitted, self._groups = {}, {}
                 jitted = self._jitted.setdefault(kind, jitted)  # another thread may have been first
+                self._only = jitted if len(self._jitted) == 1 and not kind.form.names else None
                 self._groups[kind[:2]] = _group({k: v for k, v in self._jitted.items() if k[:2] == kind[:2]})
         return jitted
 
