@@ -4,7 +4,9 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"  # before JAX starts
+os.environ["XLA_FLAGS"] = (
+    f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"  # before JAX starts
+)
 
 settings.register_profile(
     "suite",

@@ -51,11 +51,20 @@ def _global_array(value: Any, path: str, mesh: Mesh, batch_axis: int, axes: tupl
     shape = (*local.shape[:dim], total, *local.shape[dim + 1 :])
     target = NamedSharding(mesh, partition_spec(P(*[()] * dim, axes)))
     first = processes.index(jax.process_index()) * rows
-    places: dict[Any, Any] = dict(target.addressable_devices_indices_map(shape))
-    wanted = [index[dim].indices(total) for index in places.values()]
-    if all(first <= start and stop <= first + rows for start, stop, _ in wanted):
+    if _is_own(target, shape, dim, processes, rows):
         return _placed(local, shape, target, dim, first)
     return jax.device_put(_placed(local, shape, _by_process(mesh, processes, dim, rows), dim, first), target)
+
+
+def _is_own(target: NamedSharding, shape: tuple[int, ...], dim: int, processes: Sequence[int], rows: int) -> bool:
+    """Whether all devices, those of other processes too, hold only rows that their process has loaded."""
+    places: dict[Any, Any] = dict(target.devices_indices_map(shape))
+    for device, index in places.items():
+        start, stop, _ = index[dim].indices(shape[dim])
+        first = processes.index(device.process_index) * rows
+        if start < first or stop > first + rows:
+            return False
+    return True
 
 
 def _placed(local: Any, shape: tuple[int, ...], target: NamedSharding, dim: int, first: int) -> jax.Array:
