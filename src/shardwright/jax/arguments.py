@@ -1,7 +1,7 @@
 """How the arguments of a call become one tuple of values: which are static or donated, and which shardings they get."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -22,8 +22,10 @@ class Arguments:
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self.name = getattr(function, "__name__", repr(function))
         self.positional, self.keyword_only, self.more, self.open = _parameters(function)
-        self.statics = lru_cache(maxsize=1024)(self._marked("static", options))
-        self.donated = lru_cache(maxsize=1024)(self._marked("donate", options))
+        static, donate = self._marked("static", options), self._marked("donate", options)
+        self.statics = lru_cache(maxsize=1024)(lambda form: self._values_of(static, form))
+        self.donated = lru_cache(maxsize=1024)(lambda form: self._values_of(donate, form))
+        self._static_slots = lru_cache(maxsize=1024)(lambda form: self._slots_of(static, form))
 
     def joined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Form]:
         """All arguments of a call as one tuple. Keyword arguments that follow the positional ones become positional."""
@@ -32,7 +34,8 @@ class Arguments:
             if name not in rest:
                 break
             args = (*args, rest.pop(name))
-        names = tuple(sorted(rest, key=self._slot_of_name))
+        order = {name: number for number, name in enumerate((*self.positional, *self.keyword_only))}
+        names = tuple(sorted(rest, key=lambda name: (order.get(name, len(order)), name)))
         return (*args, *(rest[name] for name in names)), Form(len(args), names)
 
     def split(self, values: tuple[Any, ...], form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -52,58 +55,59 @@ class Arguments:
             raise ProgramError(
                 f"{what} of {self.name}: got {rules!r}. Give one rule or spec, or a tuple with one per argument."
             )
-        statics, slots = self.statics(form), self._slots(form)
-        marked = {slots[at] for at in statics}
-        numbers = {
-            slot: number for number, slot in enumerate(s for s in range(max(slots, default=0) + 1) if s not in marked)
-        }
-        wanted = [(slot, numbers[slot]) for at, slot in enumerate(slots) if at not in statics]
-        self._check_count(rules, wanted, marked, what)
-        return tuple(rules[number] if number < len(rules) else None for _, number in wanted)
-
-    def _check_count(self, rules: Sequence[Any], wanted: list[tuple[int, int]], marked: set[int], what: str) -> None:
-        by_position = [number for slot, number in wanted if slot < len(self.positional) or self.more]
-        known = len(self.positional) + len(self.keyword_only) - len(marked)
-        most = len(rules) if self.open else max(known, len(wanted)) if not self.more else len(wanted)
-        if max(by_position, default=-1) >= len(rules) or len(rules) > most:
+        static = self._static_slots(form)
+        slots = [slot for at, slot in enumerate(self._slots(form)) if at not in self.statics(form)]
+        numbers = [None if slot is None else slot - sum(other < slot for other in static) for slot in slots]
+        taken = [
+            number
+            for number in numbers[: form.positional - len(self.statics(Form(form.positional)))]
+            if number is not None
+        ]
+        known = len(self.positional) + (0 if self.more else len(self.keyword_only)) - len(static)
+        if max(taken, default=-1) >= len(rules) or len(rules) > max(known, len(taken)):
             raise ProgramError(
-                f"{what} of {self.name} has {len(rules)} entries, but the call has {len(wanted)} arguments that are not "
+                f"{what} of {self.name} has {len(rules)} entries, but the call has {len(slots)} arguments that are not "
                 f"static. Give one entry for each, None to leave it open."
             )
+        return tuple(None if number is None or number >= len(rules) else rules[number] for number in numbers)
 
-    def _slots(self, form: Form) -> tuple[int, ...]:
-        return (*range(form.positional), *(self._slot_of_name(name) for name in form.names))
+    def _slots(self, form: Form) -> list[int | None]:
+        """The place in the signature of each value; None for keyword arguments that no entry of a tuple of rules is for."""
+        order = (*self.positional, *(() if self.more else self.keyword_only))
+        return [*range(form.positional), *(order.index(name) if name in order else None for name in form.names)]
 
-    def _slot_of_name(self, name: str) -> Any:
-        known = (*self.positional, *self.keyword_only)
-        return known.index(name) if name in known else len(known)
-
-    def _marked(self, kind: str, options: dict[str, Any]) -> Callable[[Form], tuple[int, ...]]:
-        """A function that says which values of a call are static, or donated."""
-        what = f"{kind}_argnums"
-        numbers, names = _sequence(options.get(what)), set(_sequence(options.get(f"{kind}_argnames")))
-        known = (*self.positional, *self.keyword_only)
+    def _marked(self, kind: str, options: dict[str, Any]) -> tuple[tuple[int, ...], frozenset[str]]:
+        """The numbers and names of arguments that are static, or donated, checked."""
+        numbers, names = (
+            _sequence(options.get(f"{kind}_argnums")),
+            frozenset(_sequence(options.get(f"{kind}_argnames"))),
+        )
+        known, count = (*self.positional, *self.keyword_only), len(self.positional)
         for number in numbers:
-            if not isinstance(number, int) or (
-                not self.more and not -len(self.positional) <= number < len(self.positional)
-            ):
+            if not isinstance(number, int) or (not self.more and not -count <= number < count):
                 raise ProgramError(
-                    f"{what}: {number!r} is not an argument of {self.name}({', '.join(self.positional)}), which has "
-                    f"{len(self.positional)} positional ones."
+                    f"{kind}_argnums: {number!r} is not an argument of {self.name}({', '.join(self.positional)}), which has "
+                    f"{count} positional ones."
                 )
         for name in names:
             if name not in known and not self.open:
                 raise ProgramError(f"{kind}_argnames: {self.name} has no argument {name!r}; it has {', '.join(known)}.")
+        return numbers, names
 
-        def marked(form: Form) -> tuple[int, ...]:
-            count = form.positional if self.more else len(self.positional)
-            slots = {number % count for number in numbers if -count <= number < count}
-            slots |= {known.index(name) for name in names if name in known}
-            by_place = (at for at, slot in enumerate(self._slots(form)) if slot in slots)
-            by_name = (form.positional + at for at, name in enumerate(form.names) if name in names)
-            return tuple(sorted({*by_place, *by_name}))
+    def _slots_of(self, marked: tuple[tuple[int, ...], frozenset[str]], form: Form) -> set[int]:
+        """The places in the signature that marks are for; negative numbers count from the end, of `*args` from the call's."""
+        numbers, names = marked
+        count = form.positional if self.more else len(self.positional)
+        by_name = {
+            at for at, name in enumerate((*self.positional, *(() if self.more else self.keyword_only))) if name in names
+        }
+        return {number % count for number in numbers if -count <= number < count} | by_name
 
-        return marked
+    def _values_of(self, marked: tuple[tuple[int, ...], frozenset[str]], form: Form) -> tuple[int, ...]:
+        """The values of a call that are marked."""
+        slots = self._slots_of(marked, form)
+        by_name = {form.positional + at for at, name in enumerate(form.names) if name in marked[1]}
+        return tuple(sorted({at for at, slot in enumerate(self._slots(form)) if slot in slots} | by_name))
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[list[str], list[str], bool, bool]:

@@ -15,6 +15,7 @@ from shardwright.errors import ShardingError, ShardingWarning
 from shardwright.jax.convert import from_jax
 from shardwright.jax.paths import leaves_with_paths
 from shardwright.jax.rules import is_spec, partition_spec, specs_of
+from shardwright.jax.utils import tree_path_to_string
 
 Rule = Any  # a rule, a spec, a NamedSharding, None, or a pytree of them
 _NUMBERS = (bool, int, float, complex)
@@ -38,8 +39,8 @@ def resolved(rule: Rule, tree: Any, mesh: Mesh, what: str, *, constraint: bool =
     if is_entry(rule):
         return _for_all(rule, tree, mesh, what, constraint)
     structure: Any
-    entries, structure = jax.tree_util.tree_flatten(rule, is_leaf=is_entry)
-    for entry in entries:
+    named, structure = jax.tree_util.tree_flatten_with_path(rule, is_leaf=is_entry)
+    for _, entry in named:
         if not is_entry(entry):
             raise ShardingError(
                 f"{what}: got {entry!r}. Give a rule, a jax.P, a sw.P, a NamedSharding, None, or a pytree of them."
@@ -51,11 +52,13 @@ def resolved(rule: Rule, tree: Any, mesh: Mesh, what: str, *, constraint: bool =
             f"{what}: the tree of shardings is not a prefix of the tree of arrays: {error} Give the same structure, or one "
             f"that stops higher up."
         ) from error
-    pairs = zip(entries, parts, strict=True)
-    return [sharding for entry, part in pairs for sharding in _for_all(entry, part, mesh, what, constraint)]
+    result: list[Any] = []
+    for (path, entry), part in zip(named, parts, strict=True):
+        result += _for_all(entry, part, mesh, what, constraint, tree_path_to_string(path, "/"))
+    return result
 
 
-def _for_all(rule: Any, tree: Any, mesh: Mesh, what: str, constraint: bool) -> list[Any]:
+def _for_all(rule: Any, tree: Any, mesh: Mesh, what: str, constraint: bool, lead: str = "") -> list[Any]:
     """One rule for all leaves of a pytree."""
     if rule is None:
         return [None] * len(jax.tree_util.tree_leaves(tree))
@@ -75,7 +78,8 @@ def _for_all(rule: Any, tree: Any, mesh: Mesh, what: str, constraint: bool) -> l
             continue
         sharding = known.get((spec, shape))
         if sharding is None:
-            where = f"{what}, leaf {path!r}" if path else what
+            place = "/".join(name for name in (lead, path) if name)
+            where = f"{what}, leaf {place!r}" if place else what
             sharding = known[spec, shape] = _checked(spec, shape, mesh, where, constraint)
         result.append(sharding)
     return result
@@ -92,15 +96,16 @@ def _checked(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh, where: str
             f"dim{'s' * (len(shape) != 1)}. Give at most one entry per dim; to cut specs to the rank of each leaf, use "
             f"PolicyShardingRule(lambda path, leaf: P(*spec[:leaf.ndim]))."
         )
+    used = [axis for entry in spec for axis in _axes(entry)]
+    for axis in used:
+        if axis not in mesh.shape:
+            raise ShardingError(
+                f"{where}: {spec} names axis {axis!r}; the mesh has only {', '.join(map(repr, mesh.shape))}. Use one of those."
+            )
+        if used.count(axis) > 1:
+            raise ShardingError(f"{where}: {spec} uses axis {axis!r} {used.count(axis)} times. Keep one use.")
     for dim, (size, entry) in enumerate(zip(shape, spec, strict=False)):
-        axes = _axes(entry)
-        for axis in axes:
-            if axis not in mesh.shape:
-                raise ShardingError(
-                    f"{where}: {spec} names axis {axis!r}; the mesh has only {', '.join(map(repr, mesh.shape))}. Use one of "
-                    f"those."
-                )
-        parts = math.prod(mesh.shape[axis] for axis in axes)
+        parts = math.prod(mesh.shape[axis] for axis in _axes(entry))
         if size % parts:
             message = (
                 f"{where}: {spec} splits dim {dim} of an array of shape {shape} in {parts} parts, and {size} is not divisible "
@@ -109,10 +114,7 @@ def _checked(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh, where: str
             if not constraint:
                 raise ShardingError(f"{message} JAX only holds even shards: pad the dim, or split another one.")
             warnings.warn(f"{message} JAX leaves the dim whole.", ShardingWarning, stacklevel=2)
-    try:
-        return NamedSharding(mesh, spec)
-    except ValueError as error:
-        raise ShardingError(f"{where}: {error}") from error
+    return NamedSharding(mesh, spec)
 
 
 def _axes(entry: Any) -> tuple[str, ...]:
