@@ -275,11 +275,16 @@ def test_batches_say_what_is_wrong():
 
 
 def test_a_batch_does_not_share_memory_with_the_loaders_buffer():
-    buffer = np.zeros((8, 4096), np.float32)
+    memory = np.zeros(8 * 4096 + 16, np.float32)
+    start = -memory.ctypes.data % 64 // 4  # aligned memory is what JAX would share
+    buffer = memory[start : start + 8 * 4096].reshape(8, 4096)
     for subset in (None, "x", ()):
         x = HELPER.local_data_to_global_array(buffer, mesh_axis_subset=subset)
         buffer += 1
         assert float(x.max()) == float(x.min()) == float(buffer[0, 0]) - 1
+        y = HELPER.make_shard_and_gather_fns(buffer, P(*[subset][: subset is not None]))[0](buffer)
+        buffer += 1
+        assert float(y.max()) == float(buffer[0, 0]) - 1
 
 
 # -- streaming --------------------------------------------------------------------------------------------------------------

@@ -33,7 +33,9 @@ def to_jax(value: Any, axis_types: AxisType | None = None) -> Any:
     P('data', None)
 
     `axis_types` is AxisType.Auto (the default) or AxisType.Explicit, for all axes of the mesh. Links and engines have no
-    counterpart and are dropped. An array on engine "jax" is handed over as it is; of others each shard is copied once.
+    counterpart and are dropped. An array on engine "jax" is handed over as it is. Shards of others are shared where JAX
+    can, on the CPU if they are contiguous and aligned to 64 bytes, and else copied once: don't change memory that you share
+    with the array.
     """
     kind = AxisType.Auto if axis_types is None else axis_types
     if isinstance(value, Mesh):
@@ -143,11 +145,15 @@ def _jax_array(x: Array, kind: AxisType) -> jax.Array:
             f"{x.summary()} has shards of different sizes, and JAX only holds even ones. Pad it first, or split a dim that "
             f"divides: x.reshard(P(…))."
         )
+    if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype:
+        raise ArrayError(
+            f"{x.summary()} would lose bits: JAX's 64-bit types are off. Convert it first, x.astype(…), or turn them on: "
+            f"jax.config.update('jax_enable_x64', True)."
+        )
     if x.mesh.engine == "jax":
         return x.data if x.data.sharding == target else jax.device_put(x.data, target)
     placed = [
-        jax.device_put(part.data, device, may_alias=False)  # the array may change, and JAX's must not
-        for part, device in zip(x.shards, target.mesh.devices.flat, strict=True)
+        jax.device_put(part.data, device) for part, device in zip(x.shards, target.mesh.devices.flat, strict=True)
     ]
     return jax.make_array_from_single_device_arrays(x.shape, target, placed)
 

@@ -9,6 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
+_ALIGNED = 64  # bytes: what JAX takes without a copy
 Transfer = Callable[[Any], Any]
 
 
@@ -31,10 +32,25 @@ def shard_function(sharding: Any) -> Transfer:
 
 
 def from_parts(shape: tuple[int, ...], sharding: Any, part: Callable[[tuple[slice, ...]], Any]) -> jax.Array:
-    """The array of which `part(slices)` gives the parts for this process's devices; each is copied."""
+    """The array of which `part(slices)` gives the parts for this process's devices; each is copied, once."""
     devices = sharding.addressable_devices_indices_map(shape)
-    placed = [jax.device_put(part(index), device, may_alias=False) for device, index in devices.items()]
+    placed = [jax.device_put(_own(part(index), device), device) for device, index in devices.items()]
     return jax.make_array_from_single_device_arrays(shape, sharding, placed)
+
+
+def _own(part: Any, device: jax.Device) -> Any:
+    """A part of a host array that may change later, for a device. Device arrays don't, and what is sent elsewhere is copied.
+
+    On the CPU JAX uses aligned memory of the host as it is, whatever `may_alias` says: this copy is then its buffer.
+    """
+    if isinstance(part, jax.Array) or device.platform != "cpu":
+        return part
+    source = np.asarray(part)
+    memory = np.empty(source.nbytes + _ALIGNED, np.uint8)
+    start = -memory.ctypes.data % _ALIGNED
+    copy = memory[start : start + source.nbytes].view(source.dtype).reshape(source.shape)
+    copy[...] = source
+    return copy
 
 
 def gather_function(sharding: Any) -> Transfer:
