@@ -48,4 +48,4 @@ def test_a_program_over_two_processes(port):
     for y, back, refused in sw.launch(jax_calls.program, port, processes=2, timeout=120):
         assert y == (x @ w).tolist()
         assert back == w.tolist()
-        assert "2 processes with 3 rows each have 6 rows, which are not divisible by the 4 parts along x, y" in refused
+        assert "6 rows (3 from each of 2 processes) are not divisible by the 4 parts along x, y" in refused

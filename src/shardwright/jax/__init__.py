@@ -16,6 +16,7 @@ except ModuleNotFoundError as error:
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardwright.jax import utils
+from shardwright.jax.compiling import SJITCompiledFunction
 from shardwright.jax.constraints import with_sharding_annotation, with_sharding_constraint
 from shardwright.jax.context import (
     MeshShardingContext,
@@ -27,7 +28,6 @@ from shardwright.jax.context import (
 from shardwright.jax.convert import from_jax, to_jax
 from shardwright.jax.helper import MeshShardingHelper
 from shardwright.jax.rules import FSDPShardingRule, PolicyShardingRule, ShardingRule, TreePathShardingRule
-from shardwright.jax.sjit import SJITCompiledFunction
 
 __all__ = [
     "FSDPShardingRule",

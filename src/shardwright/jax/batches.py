@@ -43,10 +43,10 @@ def _global_array(value: Any, path: str, mesh: Mesh, batch_axis: int, axes: tupl
     rows, parts = local.shape[dim], math.prod(mesh.shape[axis] for axis in axes)
     total = rows * len(processes)
     if total % parts:
+        source = f" ({rows} from each of {len(processes)} processes)" if len(processes) > 1 else ""
         raise ArrayError(
-            f"{where}: {len(processes)} process{'es' * (len(processes) > 1)} with {rows} rows each have {total} rows, which "
-            f"are not divisible by the {parts} parts along {', '.join(axes)}. Pad or cut the batch, or name fewer axes in "
-            f"mesh_axis_subset."
+            f"{where}: {total} rows{source} are not divisible by the {parts} parts along {', '.join(axes)}. Pad or cut the "
+            f"batch, or name fewer axes in mesh_axis_subset."
         )
     shape = (*local.shape[:dim], total, *local.shape[dim + 1 :])
     target = NamedSharding(mesh, partition_spec(P(*[()] * dim, axes)))

@@ -64,7 +64,7 @@ def from_jax(value: Any, *, engine: str = "jax") -> Any:
     P('data', None)
 
     `engine` is that of the mesh. With "jax" an array shares its shards; with another, such as "numpy", they are copied.
-    Whether axes are Auto or Explicit is dropped.
+    Memory kinds are dropped, and whether axes are Auto or Explicit.
     """
     if isinstance(value, jax.sharding.Mesh):
         return _own_mesh(value, engine)
@@ -105,7 +105,7 @@ def _own_mesh(mesh: jax.sharding.Mesh, engine: str) -> Mesh:
 
 
 def _own_spec(spec: PartitionSpec) -> P:
-    if spec.unreduced or spec.reduced:
+    if spec.unreduced or getattr(spec, "reduced", None):  # the latter only in new versions of JAX
         raise ShardingError(
             f"{spec} is unreduced along an axis, which conversion does not cover. Reduce the value first."
         )

@@ -10,11 +10,16 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
 from shardwright.errors import MeshError
-from shardwright.jax import constraints, context
 from shardwright.jax.batches import global_arrays
-from shardwright.jax.context import MeshShardingContext
+from shardwright.jax.compiling import SJITCompiledFunction
+from shardwright.jax.constraints import with_sharding_annotation, with_sharding_constraint
+from shardwright.jax.context import (
+    MeshShardingContext,
+    get_global_annotation_shardings,
+    get_global_mesh,
+    get_global_mesh_helper,
+)
 from shardwright.jax.resolving import Rule, resolved
-from shardwright.jax.sjit import SJITCompiledFunction
 from shardwright.jax.streaming import gather_function, shard_function
 
 
@@ -55,11 +60,11 @@ class MeshShardingHelper:
         """A context in which constraints and annotations refer to this mesh; see `MeshShardingContext`."""
         return MeshShardingContext(mesh_helper=self, **kwargs)
 
-    get_global_mesh_helper = staticmethod(context.get_global_mesh_helper)
-    get_global_mesh = staticmethod(context.get_global_mesh)
-    get_global_annotation_shardings = staticmethod(context.get_global_annotation_shardings)
-    with_sharding_constraint = staticmethod(constraints.with_sharding_constraint)
-    with_sharding_annotation = staticmethod(constraints.with_sharding_annotation)
+    get_global_mesh_helper = staticmethod(get_global_mesh_helper)
+    get_global_mesh = staticmethod(get_global_mesh)
+    get_global_annotation_shardings = staticmethod(get_global_annotation_shardings)
+    with_sharding_constraint = staticmethod(with_sharding_constraint)
+    with_sharding_annotation = staticmethod(with_sharding_annotation)
 
     def sjit(
         self,

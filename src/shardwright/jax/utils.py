@@ -71,7 +71,7 @@ def get_float_dtype_by_name(dtype: str) -> Any:
 
 def float_tensor_to_dtype(tensor: Any, dtype: Any) -> Any:
     """The tensor with a dtype if it has a float dtype now, else itself; None and '' change nothing."""
-    if dtype is None or dtype == "":
+    if dtype is None or (isinstance(dtype, str) and not dtype):
         return tensor
     target = get_float_dtype_by_name(dtype) if isinstance(dtype, str) else dtype
     return tensor.astype(target) if getattr(tensor, "dtype", None) in tuple(_FLOATS.values()) else tensor

@@ -201,7 +201,7 @@ class SJITCompiledFunction:
         if kind.form.names:
             traced.__name__ = traced.__qualname__ = self._arguments.name
         else:
-            functools.update_wrapper(traced, self._function)  # JAX's messages name the arguments
+            functools.update_wrapper(traced, self._function, updated=())  # JAX's messages name the arguments
         return traced
 
     def _constrained(self, values: tuple[Any, ...], form: Form) -> tuple[Any, ...]:
@@ -258,7 +258,7 @@ class _Bound:
     """A function of `sjit` as a method: the object is its first argument."""
 
     def __init__(self, function: SJITCompiledFunction, instance: Any) -> None:
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())
         self.__self__, self.__func__ = instance, function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
