@@ -24,6 +24,7 @@ from shardwright.jax.resolving import has_rules, is_entry, resolved, same_mesh
 from shardwright.jax.rules import is_spec, partition_spec
 
 MOST = 4096  # kinds of calls that are kept for a function, as many as jax.jit keeps
+_form = functools.lru_cache(maxsize=1024)(Form)
 _set, _reset = CONTEXTS.set, CONTEXTS.reset
 _OWN = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
 
@@ -83,9 +84,9 @@ class SJITCompiledFunction:
             try:
                 return jitted(*args)
             except Exception:
-                if self._jitted.get(self._kind(args, Form(len(args)))) is jitted:
+                if self._jitted.get(self._kind(args, _form(len(args)))) is jitted:
                     raise
-            return self._for(args, Form(len(args)))(*args)
+            return self._for(args, _form(len(args)))(*args)
         finally:
             _reset(token)
 
@@ -125,7 +126,7 @@ class SJITCompiledFunction:
     # -- from a call to its function ----------------------------------------------------------------------------------
 
     def _joined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Form]:
-        return self._arguments.joined(args, kwargs) if kwargs else (args, Form(len(args)))
+        return self._arguments.joined(args, kwargs) if kwargs else (args, _form(len(args)))
 
     def _likely(self, values: tuple[Any, ...], form: Form) -> Any:
         """The function that these values should go to; it refuses them if they are of a kind that is not known yet."""
@@ -292,6 +293,9 @@ def _group(jitted: Mapping[Kind, Any]) -> _Group:
 
 def _leaf_kind(leaf: Any) -> Any:
     """The shape and dtype that JAX gives a leaf; the type of one that it does not take."""
+    abstract = getattr(leaf, "aval", None)  # of JAX's arrays, traced ones included
+    if abstract is not None:
+        return abstract.shape, abstract.dtype
     if isinstance(leaf, bool | int | float | complex) and not isinstance(leaf, np.generic):
         return (), jax.typeof(leaf).dtype
     shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
