@@ -81,6 +81,11 @@ def test_keyword_arguments_are_arguments():
     ):  # fmt: skip
         np.testing.assert_allclose(np.asarray(jitted(*args, **kwargs)), np.asarray(fn(*args, **kwargs)))
     assert jitted.get_jitted_function_by_args(a, 1.0) is jitted.get_jitted_function_by_args(b=1.0, a=a)
+    nothing = HELPER.sjit(fn, in_shardings=(None, None), args_sharding_constraint=(None, None), out_shardings=None)
+    np.testing.assert_allclose(np.asarray(nothing(a)), np.asarray(fn(a)))
+    assert jax.eval_shape(jitted, a).shape == jax.jit(jitted)(a).shape == (4,)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'a'"):
+        jitted(c=1.0)
     many = HELPER.sjit(lambda *xs: xs[-1](xs[0]), static_argnums=-1, in_shardings=(P("x"), P("y")))
     assert many(jnp.ones(4), jnp.ones(4), jnp.sum) == 4
 

@@ -55,16 +55,12 @@ class Arguments:
             raise ProgramError(
                 f"{what} of {self.name}: got {rules!r}. Give one rule or spec, or a tuple with one per argument."
             )
-        static = self._static_slots(form)
-        slots = [slot for at, slot in enumerate(self._slots(form)) if at not in self.statics(form)]
+        static, places = self._static_slots(form), set(self.statics(form))
+        slots = [slot for at, slot in enumerate(self._slots(form)) if at not in places]
         numbers = [None if slot is None else slot - sum(other < slot for other in static) for slot in slots]
-        taken = [
-            number
-            for number in numbers[: form.positional - len(self.statics(Form(form.positional)))]
-            if number is not None
-        ]
+        by_position = sum(at not in places for at in range(form.positional))
         known = len(self.positional) + (0 if self.more else len(self.keyword_only)) - len(static)
-        if max(taken, default=-1) >= len(rules) or len(rules) > max(known, len(taken)):
+        if not by_position <= len(rules) <= max(known, by_position):
             raise ProgramError(
                 f"{what} of {self.name} has {len(rules)} entries, but the call has {len(slots)} arguments that are not "
                 f"static. Give one entry for each, None to leave it open."
@@ -116,12 +112,16 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[str], list[str], boo
         parameters = inspect.signature(function).parameters.values()
     except (ValueError, TypeError):  # some functions written in C
         return [], [], True, True
-    of_kind = {kind: [p.name for p in parameters if p.kind is kind] for kind in inspect._ParameterKind}
+
+    def named(*kinds: Any) -> list[str]:
+        return [parameter.name for parameter in parameters if parameter.kind in kinds]
+
+    kinds = inspect.Parameter
     return (
-        of_kind[inspect.Parameter.POSITIONAL_ONLY] + of_kind[inspect.Parameter.POSITIONAL_OR_KEYWORD],
-        of_kind[inspect.Parameter.KEYWORD_ONLY],
-        bool(of_kind[inspect.Parameter.VAR_POSITIONAL]),
-        bool(of_kind[inspect.Parameter.VAR_KEYWORD]),
+        named(kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD),
+        named(kinds.KEYWORD_ONLY),
+        bool(named(kinds.VAR_POSITIONAL)),
+        bool(named(kinds.VAR_KEYWORD)),
     )
 
 

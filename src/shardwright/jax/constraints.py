@@ -28,7 +28,7 @@ def with_sharding_constraint(pytree: Any, sharding_rule: Rule) -> Any:
 
 
 def with_sharding_annotation(pytree: Any, sharding_name: str) -> Any:
-    """The same pytree under a name, for which `sjit(…, annotation_shardings={name: rule})` says how it lies.
+    """The same pytree under a name, for which `sjit(…, annotation_shardings={name: rule})` gives its sharding.
 
     A name without a meaning is an error, unless inside `with optional_shardings():`; None as its meaning leaves it open.
     """

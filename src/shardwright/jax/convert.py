@@ -111,7 +111,7 @@ def _own_spec(spec: PartitionSpec) -> P:
         )
     if PartitionSpec.UNCONSTRAINED in tuple(spec):
         raise ShardingError(
-            f"{spec} leaves a dim to the compiler (UNCONSTRAINED); a Sharding says where everything lies."
+            f"{spec} leaves a dim to the compiler (UNCONSTRAINED); a Sharding says how every dim is split."
         )
     return P(*spec)
 

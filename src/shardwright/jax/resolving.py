@@ -22,7 +22,7 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def is_entry(value: Any) -> bool:
-    """Whether a value says how all arrays below it in a pytree lie."""
+    """Whether a value gives the sharding of all arrays below it in a pytree."""
     return value is None or is_spec(value) or isinstance(value, core.ShardingRule | jax.sharding.Sharding)
 
 
