@@ -2,6 +2,7 @@
 
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 import shardwright as sw
 import shardwright.jax as sj
 from shardwright.errors import ArrayError, MeshError, ProgramError, ShardingError, ShardingWarning
+from shardwright.jax.batches import _by_process
 
 HELPER = sj.MeshShardingHelper((2, 4), ("x", "y"))
 FSDP = sj.FSDPShardingRule("y", min_fsdp_size=16)
@@ -270,11 +272,24 @@ def test_mesh_axis_splitting_reaches_jax(monkeypatch, splitting):
     assert seen == [((4, 2), 8, splitting)]
 
 
-def test_batches_say_what_is_wrong():
+def test_batches_say_what_is_wrong(monkeypatch):
     with pytest.raises(ArrayError, match=r"leaf 'step': batch_axis=0 is not a dim of an array of shape \(\)"):
         HELPER.local_data_to_global_array({"step": 3, "x": np.ones(8)})
     with pytest.raises(ArrayError, match=r"mesh_axis_subset names 'z'; the mesh has only 'x', 'y'"):
         HELPER.local_data_to_global_array(np.ones(8), mesh_axis_subset="z")
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    with pytest.raises(ArrayError, match=r"process 1 has no device in the mesh, whose processes are \[0\]"):
+        HELPER.local_data_to_global_array(np.ones(8))
+    uneven = SimpleNamespace(devices=np.array([SimpleNamespace(process_index=number) for number in (0, 0, 1)]))
+    with pytest.raises(ArrayError, match=r"have 2, 1 devices in it, and rows must move between them"):
+        _by_process(uneven, [0, 1], 0, 4)
+
+
+def test_batches_on_some_devices_and_along_the_last_dim():
+    some = sj.MeshShardingHelper((2, 2), ("x", "y"), devices=jax.devices()[2:6])
+    rows = some.local_data_to_global_array({"a": np.arange(8.0)}, mesh_axis_subset=("y", "x"))["a"]
+    held = {shard.device.id: np.asarray(shard.data).tolist() for shard in rows.addressable_shards}
+    assert held == {2: [0, 1], 3: [4, 5], 4: [2, 3], 5: [6, 7]}
     last = HELPER.local_data_to_global_array(np.arange(16).reshape(2, 8), batch_axis=-1)
     assert last.sharding.spec == P(None, ("x", "y"))
 

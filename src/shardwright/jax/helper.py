@@ -79,8 +79,8 @@ class MeshShardingHelper:
         """A function compiled by `jax.jit`, with shardings by rules, specs, or trees of them; None leaves them to XLA.
 
         `in_shardings` and `args_sharding_constraint` have an entry for each argument that is not static; the former is
-        the sharding that arguments come in with, the latter the one that they get once the function begins. `annotation_shardings` gives names in
-        `with_sharding_annotation` a meaning. Everything else is an option of `jax.jit`.
+        the sharding that arguments come in with, the latter the one that they get once the function begins.
+        `annotation_shardings` gives names in `with_sharding_annotation` a meaning. Everything else is an option of `jax.jit`.
         """
         here = self.get_context(annotation_shardings=annotation_shardings)
         options = {"static_argnums": static_argnums, **kwargs}
