@@ -4,6 +4,8 @@ import sys
 
 import foundation
 import gaps
+import jax_engine
+import jax_front
 import operations
 import resharding
 import torch_engines
@@ -21,6 +23,8 @@ def main() -> int:
     gaps.main()
     ttnn_front.main()
     torch_engines.main()
+    jax_front.main()
+    jax_engine.main()
     print(f"\n{len(MISSED)} goals missed" + "".join(f"\n  {name}" for name in MISSED))
     return 1 if MISSED else 0
 

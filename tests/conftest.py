@@ -1,4 +1,4 @@
-"""Hypothesis runs the same examples every time, and no test depends on timing."""
+"""Hypothesis runs the same examples every time, no test depends on timing, and JAX has 8 virtual devices."""
 
 import os
 

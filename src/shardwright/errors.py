@@ -77,3 +77,7 @@ class RetraceWarning(UserWarning):
 
 class ImplicitGatherWarning(UserWarning):
     """An operation gathers a large sharded dim implicitly."""
+
+
+class ShardingWarning(UserWarning):
+    """A sharding that is written down and has no effect: an unused pattern or name, or a dim that can't be split."""

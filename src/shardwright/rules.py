@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shardwright.errors import ShardingError, TreeError
+from shardwright.errors import ShardingError, ShardwrightError, TreeError
 from shardwright.mesh import Mesh
 from shardwright.sharding import P, Sharding, as_dtype
 from shardwright.trees import flatten, paths_of, prefix, structure_of, unflatten
@@ -37,7 +37,11 @@ class ShardingRule(abc.ABC):
 
     def specs(self, tree: Any, mesh: Mesh | None = None) -> list[P | None]:
         """The `P` of each leaf, in order; None for leaves that are not arrays."""
-        pairs = list(zip(paths_of(tree), flatten(tree)[0], strict=True))
+        return self.specs_of(paths_of(tree), flatten(tree)[0], mesh)
+
+    def specs_of(self, paths: Sequence[str], leaves: Sequence[Any], mesh: Mesh | None) -> list[P | None]:
+        """The spec of each leaf of a tree that is given by its paths and leaves; None for leaves that are not arrays."""
+        pairs = list(zip(paths, leaves, strict=True))
         self.check([path for path, leaf in pairs if is_array(leaf)])
         return [self.spec(path, leaf, mesh)[0] if is_array(leaf) else None for path, leaf in pairs]
 
@@ -63,28 +67,25 @@ class FSDPShardingRule(ShardingRule):
     def __init__(
         self, fsdp_axis_name: str = "fsdp", fsdp_axis_size: int | None = None, min_fsdp_size: int = 1048576
     ) -> None:
-        self.axis, self.size, self.least = fsdp_axis_name, fsdp_axis_size, min_fsdp_size
+        self.fsdp_axis_name = fsdp_axis_name
+        self.fsdp_axis_size = fsdp_axis_size
+        self.min_fsdp_size = min_fsdp_size
 
     def __repr__(self) -> str:
-        return f"FSDPShardingRule({self.axis!r}, min_fsdp_size={self.least})"
+        return f"FSDPShardingRule({self.fsdp_axis_name!r}, min_fsdp_size={self.min_fsdp_size})"
 
     def spec(self, path: str, leaf: Any, mesh: Mesh | None) -> tuple[P, str]:
         shape = tuple(leaf.shape)
-        if mesh is not None and self.axis not in mesh.sizes:
+        if mesh is not None and self.fsdp_axis_name not in mesh.sizes:
             raise ShardingError(
-                f"FSDPShardingRule splits along axis {self.axis!r}; {mesh} has only "
+                f"FSDPShardingRule splits along axis {self.fsdp_axis_name!r}; {mesh} has only "
                 f"{', '.join(map(repr, mesh.sizes))}. Name one of those as fsdp_axis_name."
             )
-        size = self.size if mesh is None else mesh.sizes[self.axis]
-        if mesh is not None and self.size not in (None, size):
-            raise ShardingError(
-                f"FSDPShardingRule was made for an axis of size {self.size}, but {self.axis!r} of {mesh} has {size}. "
-                f"Leave fsdp_axis_size out, or make it {size}."
-            )
-        if as_dtype(leaf.dtype).kind in "biu":
+        size = self.divisor(mesh)
+        if not _is_float(leaf.dtype):
             return P(), f"{leaf.dtype} is not a float dtype"
-        if math.prod(shape) < self.least:
-            return P(), f"{math.prod(shape):,} elements are fewer than min_fsdp_size={self.least:,}"
+        if math.prod(shape) < self.min_fsdp_size:
+            return P(), f"{math.prod(shape):,} elements are fewer than min_fsdp_size={self.min_fsdp_size:,}"
         if size is None:
             powers = [n & -n for n in shape]
             if not powers or max(powers) == 1:
@@ -95,8 +96,20 @@ class FSDPShardingRule(ShardingRule):
             return P(), f"no dim of {shape} is divisible by {size}"
         return self._along(shape, fitting.index(max(fitting))), f"{max(fitting)} is the largest dim divisible by {size}"
 
+    def divisor(self, mesh: Mesh | None) -> int | None:
+        """What must divide the dim that is split: the size of the axis; None if it is not known."""
+        if mesh is None:
+            return self.fsdp_axis_size
+        size = mesh.sizes[self.fsdp_axis_name]
+        if self.fsdp_axis_size not in (None, size):
+            raise ShardingError(
+                f"FSDPShardingRule was made for an axis of size {self.fsdp_axis_size}, but {self.fsdp_axis_name!r} of {mesh} "
+                f"has {size}. Leave fsdp_axis_size out, or make it {size}."
+            )
+        return size
+
     def _along(self, shape: tuple[int, ...], dim: int) -> P:
-        return P(*(self.axis if d == dim else None for d in range(len(shape))))
+        return P(*(self.fsdp_axis_name if d == dim else None for d in range(len(shape))))
 
 
 class TreePathShardingRule(ShardingRule):
@@ -118,35 +131,70 @@ class TreePathShardingRule(ShardingRule):
                 raise ShardingError(f"TreePathShardingRule takes (pattern, P(…)) pairs; got {pair!r}.")
         self.rules: tuple[tuple[str, P], ...] = tuple((pattern, spec) for pattern, spec in pairs)
         self.strict = strict
-        self.search: Callable[[str, str], object] = re.search  # of a pattern in a path; modules have other paths
+        self.search: Callable[[re.Pattern[str], str], object] = re.Pattern.search  # modules have other paths
+        self._patterns = [_compiled(pattern) for pattern, _ in self.rules]
+        self._digits = _alike_digits([pattern for pattern, _ in self.rules])
 
     def __repr__(self) -> str:
         return f"TreePathShardingRule({', '.join(map(repr, self.rules))})"
 
-    def check(self, paths: Sequence[str]) -> None:
-        for pattern, _ in self.rules:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ShardingError(f"The pattern {pattern!r} is not a valid regular expression: {error}.") from error
-            if not any(self.search(pattern, path) for path in paths):
-                raise ShardingError(
-                    f"The pattern {pattern!r} matches no leaf. The paths are {_listed(paths)}. Correct or remove it."
-                )
-
     def spec(self, path: str, leaf: Any, mesh: Mesh | None) -> tuple[P, str]:
         if math.prod(leaf.shape) == 1:
             return P(), "a single element"
-        for pattern, spec in self.rules:
-            if self.search(pattern, path):
-                return spec, f"its path has {pattern!r}"
+        number = self._first(path)
+        if number is not None:
+            pattern, spec = self.rules[number]
+            return spec, f"its path has {pattern!r}"
         if self.strict:
-            patterns = ", ".join(repr(pattern) for pattern, _ in self.rules)
-            raise ShardingError(
-                f"No pattern of {patterns} matches the leaf {path!r}. Add one, such as ('.*', P()) as the last, or "
-                f"pass strict=False to replicate such leaves."
-            )
+            raise self._unmatched(path)
         return P(), "no pattern matches it"
+
+    def specs_of(self, paths: Sequence[str], leaves: Sequence[Any], mesh: Mesh | None) -> list[P | None]:
+        """As the base class, for many leaves: paths that differ in digits that no pattern tells apart are searched once."""
+        numbers: dict[bytes | str, int | None] = {}
+        distinct: list[str] = []
+        specs: list[P | None] = []
+        unmatched, whole, digits = None, P(), self._digits
+        for path, leaf in zip(paths, leaves, strict=True):
+            if not is_array(leaf):
+                specs.append(None)
+                continue
+            key = path if digits is None else path.encode("utf-8", "surrogatepass").translate(digits)
+            number = numbers.get(key, -1)
+            if number == -1:
+                number = numbers[key] = self._first(path)
+                distinct.append(path)
+            single = math.prod(leaf.shape) == 1
+            specs.append(whole if single or number is None else self.rules[number][1])
+            if number is None and not single and unmatched is None:
+                unmatched = path
+        self._check_used(set(numbers.values()), distinct)
+        if unmatched is not None and self.strict:
+            raise self._unmatched(unmatched)
+        return specs
+
+    def unused(self, pattern: str, paths: Sequence[str]) -> None:
+        """What happens to a pattern that no path has: an error."""
+        raise ShardingError(
+            f"The pattern {pattern!r} matches no leaf. The paths are {_listed(paths)}. Correct or remove it."
+        )
+
+    def _first(self, path: str) -> int | None:
+        """The number of the first pattern that a path has."""
+        return next((number for number, pattern in enumerate(self._patterns) if self.search(pattern, path)), None)
+
+    def _check_used(self, first: set[int | None], paths: Sequence[str]) -> None:
+        """Every pattern must be in the path of a leaf, even if an earlier one always comes first."""
+        for number, pattern in enumerate(self._patterns):
+            if number not in first and not any(self.search(pattern, path) for path in paths):
+                self.unused(pattern.pattern, paths)
+
+    def _unmatched(self, path: str) -> ShardingError:
+        patterns = ", ".join(repr(pattern) for pattern, _ in self.rules)
+        return ShardingError(
+            f"No pattern of {patterns} matches the leaf {path!r}. Add one, such as ('.*', P()) as the last, or "
+            f"pass strict=False to replicate such leaves."
+        )
 
 
 class PolicyShardingRule(ShardingRule):
@@ -224,6 +272,41 @@ def _for_all(rule: Any, tree: Any, mesh: Mesh, what: str, lead: str) -> list[Sha
             where = "/".join(part for part in (lead, path) if part)
             raise ShardingError(f"{what}{f', leaf {where!r}' if where else ''}: {error}") from error
     return made
+
+
+def _is_float(dtype: Any) -> bool:
+    """Whether a dtype is real or complex floating point; of JAX's random keys and the like NumPy knows nothing."""
+    try:
+        known = as_dtype(dtype)
+    except ShardwrightError:
+        return False
+    return known.kind not in "biu" and "int" not in known.name  # int4 has the kind of a structure
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ShardingError(f"The pattern {pattern!r} is not a valid regular expression: {error}.") from error
+
+
+def _alike_digits(patterns: Sequence[str]) -> bytes | None:
+    """A table that maps each digit to the first one that no pattern tells from it; None if that is not known.
+
+    A pattern can tell two digits apart only if it names one that is not above the first and not below the second:
+    with [2-4] the digits 0 and 1 are alike, 3 is alone, and 5 to 9 are alike. Paths that the table makes equal, such
+    as those of 10,000 layers, therefore match alike. References to groups and escaped characters are not looked into.
+    """
+    text = "\n".join(patterns)
+    if re.search(r"\\[0-9xuUN]|\(\?P=", text):
+        return None
+    table, first, previous = bytearray(range(256)), "0", False
+    for digit in "0123456789":
+        named = digit in text
+        if named or previous:
+            first = digit
+        table[ord(digit)], previous = ord(first), named
+    return bytes(table)
 
 
 def _drawn(tree: Any) -> str:

@@ -34,7 +34,7 @@ LAYERS = [
     ["nn"],
     ["rules"],
     ["program"],
-    ["ttnn", "torch", "jax"],  # front ends: siblings
+    ["jax", "ttnn", "torch"],  # front ends: siblings
     ["viz"],
     ["demo"],
     ["__init__"],
@@ -80,28 +80,33 @@ def test_import_is_light():
 def test_front_ends_load_at_their_first_use():
     code = """
 import sys, shardwright as sw
-assert "shardwright.torch" not in sys.modules and not hasattr(sw, "tensorflow")
-sys.modules["torch"] = None  # as if it were not installed
-for name in ("torch", "ttnn"):
+assert not {"shardwright.torch", "shardwright.jax", "jax"} & set(sys.modules) and not hasattr(sw, "tensorflow")
+sys.modules["torch"] = sys.modules["jax"] = None  # as if they were not installed
+for name in ("torch", "ttnn", "jax"):
     try:
         getattr(sw, name)
     except ModuleNotFoundError as error:
         print(error)
-try:
-    import shardwright.torch
-except ModuleNotFoundError as error:
-    print(error)
-del sys.modules["torch"]
+for name in ("torch", "jax"):
+    try:
+        __import__(f"shardwright.{name}")
+    except ModuleNotFoundError as error:
+        print(error)
+del sys.modules["torch"], sys.modules["jax"]
 print(sorted(set(sw.torch.__all__) & {"shard_module", "to_dtensor"}), sw.torch is sys.modules["shardwright.torch"])
+print(sw.jax.MeshShardingHelper.__name__, sw.jax is sys.modules["shardwright.jax"], sw.jax.utils.__name__)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "shardwright.torch needs torch, which is not installed. Run: pip install 'shardwright[torch]'.",
         "shardwright.ttnn needs torch, which is not installed. Run: pip install 'shardwright[torch]'.",
+        "shardwright.jax needs jax, which is not installed. Run: pip install 'shardwright[jax]'.",
         "shardwright.torch needs torch, which is not installed. Run: pip install 'shardwright[torch]'.",
+        "shardwright.jax needs jax, which is not installed. Run: pip install 'shardwright[jax]'.",
         "['shard_module', 'to_dtensor'] True",
+        "MeshShardingHelper True shardwright.jax.utils",
     ]
-    assert not {"torch", "ttnn"} & set(sw.__all__)
+    assert not {"torch", "ttnn", "jax"} & set(sw.__all__)
 
 
 def test_the_exported_names_are_these():

@@ -1,6 +1,8 @@
-"""For programs written in JAX: `sw.jax`.
+"""JAX programs with sharding rules: `sw.jax`, a drop-in for scalax.
 
-`explain` shows what XLA's compiled functions send between devices, in the table that `sw.explain` gives.
+Functions are ordinary JAX, compiled by `jax.jit` and partitioned by XLA. Rules are those of `shardwright.rules`, applied to
+JAX's pytrees. Meshes, shardings and arrays convert to JAX's and back. `explain` shows what compiled functions send between
+devices, in the table that `sw.explain` gives.
 """
 
 try:
@@ -12,6 +14,42 @@ except ModuleNotFoundError as error:
         "shardwright.jax needs jax, which is not installed. Run: pip install 'shardwright[jax]'.", name="jax"
     ) from error
 
-from shardwright.jax.explaining import explain
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-__all__ = ["explain"]
+from shardwright.jax import utils
+from shardwright.jax.compiling import SJITCompiledFunction
+from shardwright.jax.constraints import with_sharding_annotation, with_sharding_constraint
+from shardwright.jax.context import (
+    MeshShardingContext,
+    get_global_annotation_shardings,
+    get_global_mesh,
+    get_global_mesh_helper,
+    optional_shardings,
+)
+from shardwright.jax.convert import from_jax, to_jax
+from shardwright.jax.explaining import explain
+from shardwright.jax.helper import MeshShardingHelper
+from shardwright.jax.rules import FSDPShardingRule, PolicyShardingRule, ShardingRule, TreePathShardingRule
+
+__all__ = [
+    "FSDPShardingRule",
+    "Mesh",
+    "MeshShardingContext",
+    "MeshShardingHelper",
+    "NamedSharding",
+    "PartitionSpec",
+    "PolicyShardingRule",
+    "SJITCompiledFunction",
+    "ShardingRule",
+    "TreePathShardingRule",
+    "explain",
+    "from_jax",
+    "get_global_annotation_shardings",
+    "get_global_mesh",
+    "get_global_mesh_helper",
+    "optional_shardings",
+    "to_jax",
+    "utils",
+    "with_sharding_annotation",
+    "with_sharding_constraint",
+]

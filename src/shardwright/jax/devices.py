@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh as JaxMesh
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from shardwright.arrays import Array, ShapeDtype
-from shardwright.errors import MeshError, ShardingError
+from shardwright.errors import MeshError
+from shardwright.jax.convert import from_jax, to_jax
 from shardwright.jax.hlo import Module
 from shardwright.mesh import Mesh
-from shardwright.sharding import Sharding
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,11 @@ def devices_of(module: Module, compiled: Any, given: Mesh | JaxMesh | None, argu
         )
     # Partition i runs on device i of the meshes that the function was compiled for.
     running = [*own, *meshes]
-    order = [d.id for d in (running[0].devices.flat if running else compiled.runtime_executable().local_devices())]
-    ours = mesh if isinstance(mesh, Mesh) else from_jax_mesh(mesh)
+    numbers = {device: number for number, device in enumerate(jax.devices())}
+    order = [
+        numbers[d] for d in (running[0].devices.flat if running else compiled.runtime_executable().local_devices())
+    ]
+    ours = mesh if isinstance(mesh, Mesh) else from_jax(mesh, engine="numpy")
     if sorted(order) != sorted(ours.device_ids):
         raise MeshError(
             f"The function was compiled for the devices {sorted(order)}, but {ours} has {sorted(ours.device_ids)}: pass "
@@ -65,36 +67,9 @@ def _meshes(shardings: Sequence[Any], count: int) -> list[JaxMesh]:
     return [mesh for mesh in named if isinstance(mesh, JaxMesh) and mesh.size == count]
 
 
-def from_jax_mesh(mesh: JaxMesh) -> Mesh:
-    """The Mesh with the same axes and the ids of JAX's devices."""
-    ids = [device.id for device in mesh.devices.flat]
-    plain = ids == list(range(len(ids)))
-    return Mesh(mesh.devices.shape, tuple(map(str, mesh.axis_names)), devices=None if plain else ids)
-
-
 def abstract(leaf: Any) -> Any:
     """An argument as JAX takes it: tensors of ours as their shapes, dtypes and shardings."""
     if not isinstance(leaf, ShapeDtype | Array):
         return leaf
-    sharding = None if leaf.sharding is None else _named(leaf.sharding)
+    sharding = None if leaf.sharding is None else to_jax(leaf.sharding)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-
-def _named(sharding: Sharding) -> NamedSharding:
-    """The NamedSharding of a sharding that JAX can hold."""
-    mesh = sharding.mesh
-    if sharding.partial or sharding.halo or sharding.offsets or not all(axis in mesh.sizes for axis in sharding.axes):
-        raise ShardingError(
-            f"JAX has no words for {sharding}: partial values, halos, offsets and sub-axes can't be arguments. Reshard "
-            f"it first, or name a mesh with finer axes."
-        )
-    by_id = {device.id: device for device in jax.devices()}
-    missing = [device for device in mesh.device_ids if device not in by_id]
-    if missing:
-        raise MeshError(
-            f"{mesh} has device {missing[0]}, but JAX has {len(by_id)} devices here. For virtual ones set "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={mesh.size} before JAX starts."
-        )
-    grid = np.array([by_id[device] for device in mesh.device_ids]).reshape(mesh.shape)
-    spec = PartitionSpec(*(axes or None for axes in sharding.dims))
-    return NamedSharding(JaxMesh(grid, mesh.axis_names), spec)

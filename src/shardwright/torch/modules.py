@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -133,7 +132,7 @@ def _for_names(rule: Any) -> Any:
     if not isinstance(rule, TreePathShardingRule):
         return rule
     result = copy.copy(rule)
-    result.search = lambda pattern, path: re.search(pattern, path if "/" in pattern else path.replace("/", "."))
+    result.search = lambda pattern, path: pattern.search(path if "/" in pattern.pattern else path.replace("/", "."))
     return result
 
 
