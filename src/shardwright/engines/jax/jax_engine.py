@@ -52,7 +52,7 @@ class Jax(DeviceViews):
     def __init__(self, platform: str) -> None:
         super().__init__()
         self._platform = platform
-        self._functions: Cache[Any, Callable[..., Any]] = Cache(limit=64 * MIB, size=lambda function: 50_000)
+        self._functions: Cache[Any, Callable[..., Any]] = Cache(limit=64 * MIB, size=lambda function: 200_000)
 
     def check(self, mesh: Mesh) -> None:
         """Refuse a mesh with more devices than JAX has."""
