@@ -63,6 +63,7 @@ class Sender(Member):
         sizes = [sum(count for _, count in some) for some in route.comes]
         flat: Tensor = self.guarded(step, self.exchange, route.ranks, self._packed(step, route, data), sizes)
         if route.is_stacked and not keep:
+            assert route.shape is not None
             return flat.reshape(route.shape)
         if route.unpacking is None:
             parts = list(torch.split(flat, [count for some in route.comes for _, count in some]))
