@@ -107,7 +107,7 @@ def cold() -> None:
     }
     for name, (run, left, right) in cases.items():
         best = float("inf")
-        for turn in range(7):
+        for turn in range(15):
             mesh = sw.Mesh({f"{axis}{turn}": 8 for axis in "abc"})
             x, y = (
                 sw.shard(np.ones((64, 64)), mesh, P(*([f"{axis}{turn}" for axis in dim] for dim in spec.split("|"))))

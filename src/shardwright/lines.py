@@ -3,7 +3,6 @@
 import contextlib
 import os
 import sys
-from functools import lru_cache
 from types import CodeType, FrameType
 
 _LIBRARIES = frozenset(("shardwright", "optree", "numpy", "jax", "torch"))  # their frames are never the user's
@@ -12,17 +11,37 @@ _STDLIB = os.path.dirname(contextlib.__file__) + os.sep
 
 def source_line() -> str:
     """The line of the user's code that is running, as file:line; "" if none is, as in a thread that only runs ours."""
-    return _line(_users_frame()[1])
+    frame = user_frame()
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def user_depth() -> int:
     """How many frames up the user's code is: the `stacklevel` of a warning that the caller gives."""
-    return max(_users_frame()[0], 1)
+    users, depth = user_frame(), 1
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not users and frame is not None:
+        depth, frame = depth + 1, frame.f_back
+    return depth
+
+
+MOST_KNOWN = 20_000
+_known: dict[tuple[str, str], bool] = {}  # whether a file that runs as a module is the user's; code objects hash slowly
 
 
 def user_frame() -> FrameType | None:
-    """The frame of the user's code that is running."""
-    return _users_frame()[1]
+    """The frame of the user's code that is running, above the function of this library that asks."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        key = (frame.f_globals.get("__name__", ""), frame.f_code.co_filename)
+        users = _known.get(key)
+        if users is None:
+            if len(_known) > MOST_KNOWN:
+                _known.clear()
+            users = _known[key] = _is_users(*key)
+        if users:
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def line_at(code: CodeType, offset: int) -> str:
@@ -31,38 +50,11 @@ def line_at(code: CodeType, offset: int) -> str:
     return f"{code.co_filename}:{line}"
 
 
-def _line(frame: FrameType | None) -> str:
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-MOST_KNOWN = 20_000
-_known: dict[CodeType, bool] = {}  # whether code is the user's
-
-
-def _users_frame() -> tuple[int, FrameType | None]:
-    """How many frames above the caller a user's code is, and that frame."""
-    depth = 0
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        users = _known.get(code)
-        if users is None:
-            if len(_known) > MOST_KNOWN:
-                _known.clear()
-            users = _known[code] = _is_users(frame)
-        if users:
-            break
-        depth, frame = depth + 1, frame.f_back
-    return depth, frame
-
-
-def _is_users(frame: FrameType) -> bool:
+def _is_users(module: str, file: str) -> bool:
     """Libraries are known by their package, and the standard library, whose names users may take, by its folder."""
-    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return package not in _LIBRARIES and not _in_stdlib(frame.f_code.co_filename)
+    return str(module).partition(".")[0] not in _LIBRARIES and not _in_stdlib(file)
 
 
-@lru_cache(maxsize=4096)
 def _in_stdlib(file: str) -> bool:
     installed = ("site-packages", "dist-packages")  # by users, in a folder of the standard library
     return file.startswith("<frozen ") or (

@@ -1,6 +1,7 @@
 """The torch engine in one process: memory shared with torch, dtypes, devices, what is refused. Its operations are in
 tests/property, over processes in tests/multiprocess."""
 
+import itertools
 import pickle
 
 import ml_dtypes
@@ -13,6 +14,7 @@ import shardwright.numpy as snp
 from helpers import assert_same
 from shardwright import P, nn
 from shardwright.engines import engine_of
+from shardwright.engines.torch.routes import grid_of
 from shardwright.errors import ArrayError, EngineError, MeshError
 
 MESH = sw.Mesh(x=2, y=4, engine="torch")
@@ -143,3 +145,41 @@ def test_checked_changes_nothing_in_one_process():
         sw.from_process_local(HOST, MESH, batch_dim=2)
     with pytest.raises(ArrayError, match="takes host tensors; this is an Array already"):
         sw.from_process_local(sw.shard(HOST, MESH, P("x")), MESH)
+
+
+def boxes_of(order, low=(0, 1, 2), counts=(2, 3, 2), sizes=(2, 1, 3)):
+    """Boxes side by side in three dims, in nested loops over the dims of `order`, the first one outermost."""
+    numbers = [dict(zip(order, at, strict=True)) for at in itertools.product(*(range(counts[d]) for d in order))]
+    starts = [[low[d] + at.get(d, 0) * sizes[d] for d in range(3)] for at in numbers]
+    return [tuple(slice(a, a + n) for a, n in zip(start, sizes, strict=True)) for start in starts]
+
+
+@pytest.mark.parametrize("order", [(1,), (2,), (0, 1), (2, 0), (0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_boxes_of_a_grid_are_packed_and_unpacked_by_one_view(order):
+    host, boxes = np.arange(5 * 6 * 9).reshape(5, 6, 9), boxes_of(order)
+    packed = np.concatenate([host[box].ravel() for box in boxes])
+    grid = grid_of(boxes)
+    assert_same(grid.view(torch.tensor(host)).reshape(-1).numpy(), packed)
+    made, expected = torch.zeros(5, 6, 9, dtype=torch.int64), np.zeros_like(host)
+    view = grid.view(made)
+    view.copy_(torch.tensor(packed).view(view.shape))
+    for box in boxes:
+        expected[box] = host[box]
+    assert_same(made.numpy(), expected)
+
+
+def test_boxes_without_a_grid_are_left_as_they_are():
+    boxes = boxes_of((1, 2))
+    row = (slice(0, 2), slice(1, 2), slice(2, 5))
+    for wrong in (
+        boxes_of((0,)),  # rows: packed as they are
+        boxes[:1],
+        boxes[:-1],
+        boxes[1:] + boxes[:1],
+        [boxes[0], boxes[2], boxes[1], *boxes[3:]],
+        [row, (slice(0, 2), slice(2, 4), slice(2, 5))],  # sizes differ
+        [row, (slice(0, 2), slice(3, 4), slice(2, 5))],  # a gap
+        [tuple(slice(n, None, -1) for n in (1, 2, 4))] * 2,
+        [(), ()],
+    ):
+        assert grid_of(wrong) is None

@@ -96,7 +96,7 @@ class OperationPlan:
                 found.append(ImplicitGather(self.title, text, what.gathered_dims, what.received))
         return found
 
-    @property
+    @cached_property
     def footprint(self) -> int:
         """About how many bytes it takes, with what only it needs."""
         return 10_000 + sum(layout.footprint for layout in (*self.given, *self.operands, *self.results))

@@ -44,6 +44,7 @@ from shardwright.plan.steps import Step
 from shardwright.sharding import Sharding, block_size
 
 _STAY, _SLICE, _MOVE, _GATHER, _SCATTER, _REDUCE = range(6)  # what an operand does about an axis
+_FREE = frozenset((_STAY, _SLICE))
 MOST_IDLE = 4  # axes that nothing uses which are tried
 MOST = 81  # placements looked at beyond those that keep every axis where some operand has it
 
@@ -143,7 +144,9 @@ def choose(problem: "Problem") -> Strategy:
     """
     stages = iter(problem.stages)
     best: Strategy | None = None
-    looked = problem.placements(next(stages))
+    first = next(stages)
+    sole = problem.in_place(first)
+    looked = problem.placements(first) if sole is None else [(0.0, sole)]
     if looked and looked[0][0] == 0:  # perhaps nothing needs to be communicated at all
         best = _within(problem, looked.pop(0)[1], math.inf)
         if best is not None and best.time == 0:
@@ -226,7 +229,6 @@ class Problem:
     ) -> None:
         self.rule, self.shapes, self.dtypes, self.given, self.op = rule, shapes, dtypes, operands, op
         self.asked = tuple(wanted)
-        itemsizes = [dtype.itemsize for dtype in dtypes]
         self.result_dtype = max(dtypes, key=lambda dtype: dtype.itemsize, default=np.dtype(np.int8))  # about
         self.itemsize = self.result_dtype.itemsize
         self.mesh = mesh = next(s for s in (*operands, *wanted) if s is not None).mesh
@@ -249,14 +251,22 @@ class Problem:
         self.partial = [{p for p in self.pieces if overlaps(mesh, p, s.partial)} for s in self.operands]
         self.seen: set[tuple[Any, ...]] = set()
         self._effects: dict[str, dict[str | None, _Effect]] = {}
-        sizes = [s.local_size(shape) * n for s, shape, n in zip(operands, shapes, itemsizes, strict=True)]
-        held = [{p for axes in s.dims for p in mesh.cut(axes, by=self.pieces)} for s in self.operands]
-        # A shard can be larger than its even share, so bound by that share of the whole.
-        whole = [math.prod(shape) * n for shape, n in zip(shapes, itemsizes, strict=True)]
-        self.local = [min(a, b / mesh.axis_size(tuple(u))) for a, b, u in zip(sizes, whole, held, strict=True)]
-        outs = [math.prod(rule.out_shape(at)) for at in range(len(rule.outputs))]
-        self.out_bytes = float(sum(outs) * self.itemsize)
-        self.least_seconds = _least_seconds(mesh)
+
+    @cached_property
+    def _local(self) -> list[float]:
+        """For each operand a bound of the bytes of its shards: one can be larger than its even share of the whole."""
+        mesh, result = self.mesh, []
+        for given, cut, shape, dtype in zip(self.given, self.operands, self.shapes, self.dtypes, strict=True):
+            held = {piece for axes in cut.dims for piece in mesh.cut(axes, by=self.pieces)}
+            even = math.prod(shape) * dtype.itemsize / mesh.axis_size(tuple(held))
+            result.append(min(given.local_size(shape) * dtype.itemsize, even))
+        return result
+
+    @cached_property
+    def _out_bytes(self) -> float:
+        """Bytes of all results."""
+        outs = [math.prod(self.rule.out_shape(at)) for at in range(len(self.rule.outputs))]
+        return float(sum(outs) * self.itemsize)
 
     def afresh(self) -> "Problem":
         """The same problem with nothing looked at yet."""
@@ -309,6 +319,16 @@ class Problem:
         if math.prod(len(some) for some in wide.values()) <= MOST:
             yield wide
 
+    def in_place(self, stage: Mapping[str, list[str | None]]) -> Placement | None:
+        """The only placement of a stage, if no operand moves for it and nothing is left to be reduced; its bound is 0."""
+        placement: Placement = {}
+        for piece, some in stage.items():
+            if len(some) != 1 or self._is_left(some[0]) or not _FREE.issuperset(self._acts(piece, some[0])):
+                return None
+            placement[piece] = some[0]
+        self.seen.add((*stage, *placement.values()))
+        return placement
+
     def placements(
         self, stage: Mapping[str, list[str | None]], limit: float = math.inf
     ) -> list[tuple[float, Placement]]:
@@ -330,8 +350,12 @@ class Problem:
         bounds = [self._bound([effects[piece][f] for piece, f in placement.items()]) for placement in found]
         return sorted(zip(bounds, found, strict=True), key=lambda pair: pair[0])
 
-    def _effect(self, piece: str, factor: str | None) -> _Effect:
-        """What putting a piece to a factor does."""
+    def _is_left(self, factor: str | None) -> bool:
+        """Whether pieces at a factor are left to be reduced."""
+        return factor in self.rule.sums or factor == PARTIAL
+
+    def _acts(self, piece: str, factor: str | None) -> list[int]:
+        """For each operand what it must do about a piece that is put to a factor."""
         acts = []
         for dims, found, partial in zip(self.rule.inputs, self.found, self.partial, strict=True):
             has = any(factor in dim for dim in dims)
@@ -341,8 +365,12 @@ class Problem:
                 acts.append(_STAY if factor == PARTIAL else _SCATTER if has else _REDUCE)
             else:
                 acts.append(_SLICE if has else _STAY)
-        left = factor in self.rule.sums or factor == PARTIAL
-        hops = left + sum(act not in (_STAY, _SLICE) for act in acts)
+        return acts
+
+    def _effect(self, piece: str, factor: str | None) -> _Effect:
+        """What putting a piece to a factor does."""
+        acts, left = self._acts(piece, factor), self._is_left(factor)
+        hops = left + sum([act not in _FREE for act in acts])
         split = any(factor in dim for dims in self.rule.outputs for dim in dims)
         (size, link) = self.mesh.links_along((piece,))[0]
         return _Effect(hops * latency(size, link), size, acts, split, left)
@@ -350,7 +378,7 @@ class Problem:
     def _bound(self, effects: Sequence[_Effect]) -> float:
         """A time that no strategy with these effects can beat: all latencies, and the bytes if all shards were even."""
         time, received, parts, summands = 0.0, 0.0, 1, 1
-        for at, local in enumerate(self.local):
+        for at, local in enumerate(self._local):
             size = [1, 1, 1, 1, 1, 1]
             for _, n, acts, _, _ in effects:
                 size[acts[at]] *= n
@@ -363,8 +391,8 @@ class Problem:
             parts *= n if split else 1
             summands *= n if left else 1
         if not self.hinted:  # else results may be sliced before they are reduced
-            received += (1 - 1 / summands) * self.out_bytes / parts
-        return time + received * self.least_seconds * 0.999999  # rounding must not make it more than the truth
+            received += (1 - 1 / summands) * self._out_bytes / parts
+        return time + received * _least_seconds(self.mesh) * 0.999999  # rounding must not make it more than the truth
 
     def _choices(self, stage: Mapping[str, list[str | None]]) -> Iterator[tuple[str | None, ...]]:
         """All choices; where there are too many, pieces that all operands have in the same places go together."""

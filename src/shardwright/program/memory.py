@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from shardwright.plan import Regroup
-from shardwright.program.node import Cond, Constant, Input, Loop, Node, Pick, Program, Rounds, Type, programs_in
+from shardwright.program.node import Cond, Control, Given, Loop, Node, Pick, Program, Rounds, Type, programs_in
 
 
 class Memory(NamedTuple):
@@ -43,7 +43,7 @@ class Lifetimes:
                 if size is None:
                     size = sizes[kind] = kind.local_bytes
                 self.bytes.append(size)
-            if not isinstance(node.what, Input | Constant):
+            if not isinstance(node.what, Given):
                 self.reads[node] = tuple({first[x] for x in node.nodes})
                 self.makes[node] = range(start, len(self.bytes))
         own = {*program.inputs, *program.constants}
@@ -79,11 +79,14 @@ class Lifetimes:
     def memory(self, order: Sequence[Node]) -> Memory:
         """What a device holds as all nodes run in an order."""
         self.restart()
-        held = self._at_first
+        held, sizes = self._at_first, self.bytes
         before, during = [], []
         for node in order:
             before.append(held)
-            during.append(held + max(sum([self.bytes[value] for value in self.makes[node]]), _inside(node.what)))
+            made = 0
+            for value in self.makes[node]:
+                made += sizes[value]
+            during.append(held + (max(made, _inside(node.what)) if isinstance(node.what, Control) else made))
             held += self.growth(node)
             self.run(node)
         return Memory(max(during, default=held), before, during)
@@ -112,8 +115,8 @@ def beside(what: Any, part: Program) -> int:
 
 
 def _inside(what: Any) -> int:
-    """The most that a loop or a choice holds at a time, more than before it; 0 for other nodes."""
-    if not isinstance(what, Cond | Loop | Rounds) or (isinstance(what, Rounds) and not what.rounds):
+    """The most that a loop or a choice holds at a time, more than before it."""
+    if isinstance(what, Rounds) and not what.rounds:
         return 0
     most = max(peak_bytes(part, part.nodes).peak + beside(what, part) for part in programs_in(what).values())
     if isinstance(what, Rounds):  # at the end rows are collected and stacked beside the last state and row

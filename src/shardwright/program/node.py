@@ -6,11 +6,12 @@ or reduce step, a loop or a choice that holds programs of its own. Payloads are 
 
 import hashlib
 import math
+import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -179,6 +180,15 @@ Payload = (
 )  # fmt: skip
 
 
+# Named here, since a union that is written out where it is used is made anew every time.
+Given = Input | Constant
+Control = Cond | Loop | Rounds
+Communicates = Step | Fused | LocalStep
+_Operation = Apply | Compute
+_Moving = Move | Reduce
+_Unshared = Given | Pick
+
+
 def programs_in(what: Any) -> dict[str, "Program"]:
     """The programs of a loop or a choice, by name."""
     if isinstance(what, Cond):
@@ -194,7 +204,7 @@ def short_source(source: str) -> str:
     >>> short_source("/home/me/train.py:12"), short_source("<stdin>:1")
     ('train.py:12', '<stdin>:1')
     """
-    return source if source.startswith("<") else Path(source).name
+    return source if source.startswith("<") else os.path.basename(source)
 
 
 def noted(text: str, source: str) -> str:
@@ -204,7 +214,7 @@ def noted(text: str, source: str) -> str:
 
 def is_move(what: Any) -> bool:
     """Whether a payload changes the sharding of a value and nothing else."""
-    return isinstance(what, Move | Reduce) and not isinstance(what, Fetch)
+    return isinstance(what, _Moving) and not isinstance(what, Fetch)
 
 
 def last_move(node: "Node") -> "tuple[Node, ...]":
@@ -240,7 +250,10 @@ class Node:
     ) -> None:
         self.number, self.what, self.inputs = number, what, inputs
         self.types, self.source, self.plan = types, source, plan
-        self.nodes: tuple[Node, ...] = tuple([x for x in inputs if isinstance(x, Node)])  # the operands that are nodes
+        nodes = [x for x in inputs if isinstance(x, Node)]
+        self.nodes: tuple[Node, ...] = (
+            inputs if len(nodes) == len(inputs) else tuple(nodes)
+        )  # the operands that are nodes
 
     @property
     def op(self) -> str:
@@ -258,9 +271,9 @@ class Node:
     def attrs(self) -> Mapping[str, Any]:
         """The attributes of an operation, or what there is to say of a step."""
         what = self.what
-        if isinstance(what, Apply | Compute):
+        if isinstance(what, _Operation):
             return what.attrs
-        if isinstance(what, Step | Fused | LocalStep):
+        if isinstance(what, Communicates):
             return {"over": what.axes}
         if isinstance(what, Pick):
             return {"index": what.which}
@@ -292,15 +305,18 @@ class Graph:
         plan: OperationPlan | None = None,
     ) -> Node:
         """The node of a payload on operands."""
-        operands = tuple([id(x) if isinstance(x, Node) else (type(x), repr(x)) for x in inputs])
         kinds = tuple(types)
-        full = (getattr(what, "key", what), operands, kinds)
-        node = self._made.get(full)
+        key = (
+            getattr(what, "key", what),
+            kinds,
+            *[id(x) if isinstance(x, Node) else (type(x), repr(x)) for x in inputs],
+        )
+        node = self._made.get(key)
         if node is None:
             node = Node(self._count, what, tuple(inputs), kinds, source, plan)
             self._count += 1
-            self._made[full] = node
-        elif not isinstance(what, Input | Constant | Pick):
+            self._made[key] = node
+        elif not isinstance(what, _Unshared):
             self.shared += 1
         return node
 
@@ -353,6 +369,11 @@ class Program:
         result.notes, result.shared, result.dead = self.notes, self.shared, self.dead
         result.origins = {made[node]: axes for node, axes in self.origins.items() if node in made}
         return result
+
+    @property
+    def reads(self) -> Counter[Node]:
+        """How often each node is read by others."""
+        return Counter([operand for node in self.nodes for operand in node.nodes])
 
     @property
     def users(self) -> dict[Node, list[Node]]:

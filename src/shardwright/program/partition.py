@@ -21,15 +21,13 @@ from shardwright.plan import (
 from shardwright.program.node import (
     Apply,
     Compute,
-    Cond,
     Constant,
     Constrain,
+    Control,
     Graph,
-    Loop,
     Node,
     Pick,
     Program,
-    Rounds,
     Settle,
     Type,
     noted,
@@ -54,7 +52,7 @@ class Partitioner:
     def __init__(self, program: Program, known: Propagation) -> None:
         self.program, self.known = program, known
         self.graph = Graph()
-        self.users = program.users
+        self.reads = program.reads
         self.made: dict[Node, Node] = {}
         self.notes: list[str] = []
         self.origins: dict[Node, dict[str, str]] = {}
@@ -92,6 +90,8 @@ class Partitioner:
 
     def _lowered(self, node: Node) -> Node:
         what = node.what
+        if isinstance(what, Apply):
+            return self._operation(node, what) if node.nodes else self._made_from_nothing(node, what)
         if isinstance(what, Constant):
             return self.graph.add(what, (), node.types)
         if isinstance(what, Constrain):
@@ -102,15 +102,13 @@ class Partitioner:
             return moved(self.graph, made, made.type.sharding.replace(partial=()), node.source)
         if isinstance(what, Pick):
             return self.graph.pick(self.made[node.nodes[0]], what.which)
-        if isinstance(what, Cond | Loop | Rounds):
+        if isinstance(what, Control):
             return self.control(node)
         if isinstance(what, ToLocal):
             placed = moved(self.graph, self.made[node.nodes[0]], what.layout.sharding, node.source)
             return self.graph.add(what, (placed,), node.types, node.source)
-        if isinstance(what, FromLocal | Each | LocalStep):
-            return self.graph.add(what, [self.made[x] for x in node.nodes], node.types, node.source)
-        assert isinstance(what, Apply), what
-        return self._operation(node, what) if node.nodes else self._made_from_nothing(node, what)
+        assert isinstance(what, FromLocal | Each | LocalStep), what
+        return self.graph.add(what, [self.made[x] for x in node.nodes], node.types, node.source)
 
     def control(self, node: Node) -> Node:
         """A loop or a choice; `program.control` has how."""
@@ -165,7 +163,7 @@ class Partitioner:
 
     def _shared(self, node: Node) -> bool:
         """Whether several steps read a value."""
-        return len(self.users[node]) + self.program.outputs.count(node) > 1
+        return self.reads[node] + self.program.outputs.count(node) > 1
 
 
 def _parts(plan: OperationPlan) -> list[Part]:
@@ -205,8 +203,7 @@ def moved(graph: Graph, node: Node, target: Sharding, source: str) -> Node:
 def stepped(graph: Graph, node: Node, steps: Sequence[Step], source: str) -> Node:
     """A value after steps."""
     for step in steps:
-        kind = node.type._replace(shape=step.result_shape, sharding=step.result)
-        node = graph.add(step, (node,), (kind,), source)
+        node = graph.add(step, (node,), (Type(step.result_shape, node.type.dtype, step.result),), source)
     return node
 
 

@@ -9,9 +9,9 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shardwright.plan import Fused, LocalStep, Reduce, Step, move_steps, plan_operation
+from shardwright.plan import Fused, Reduce, move_steps, plan_operation
 from shardwright.program.memory import Lifetimes
-from shardwright.program.node import Compute, Constant, Graph, Input, Node, Pick, Program, Type, last_move
+from shardwright.program.node import Communicates, Compute, Given, Graph, Node, Pick, Program, Type, last_move
 from shardwright.program.partition import stepped
 from shardwright.sharding import Sharding, layout_of
 
@@ -24,7 +24,7 @@ class Rewriter:
 
     def __init__(self, program: Program) -> None:
         self.program, self.graph = program, Graph()
-        self.users = program.users
+        self.reads = program.reads
         self.outputs = set(program.outputs)
         self.made: dict[Node, Node] = {}
         self.gone: set[Node] = set()  # nodes of the old program that nothing new reads any more
@@ -32,7 +32,7 @@ class Rewriter:
 
     def once(self, node: Node) -> bool:
         """Whether a value of the old program is read once and is not an output."""
-        return len(self.users[node]) == 1 and node not in self.outputs
+        return self.reads[node] == 1 and node not in self.outputs
 
     def copied(self, node: Node) -> Node:
         """The same node on the new operands."""
@@ -50,7 +50,7 @@ class Rewriter:
 
 def received(node: Node) -> int:
     """Bytes that the busiest device receives in a node."""
-    return node.what.received if isinstance(node.what, Step | Fused | LocalStep) else 0
+    return node.what.received if isinstance(node.what, Communicates) else 0
 
 
 # -- moves of moved values ------------------------------------------------------------------------------------------------
@@ -171,8 +171,8 @@ def _in_levels(program: Program, depth: Mapping[Node, int]) -> list[Node]:
 def scheduled(program: Program) -> Program:
     """The order of least peak memory: as written, or by taking at each point what frees most, whichever is lower."""
     lives = Lifetimes(program)
-    other = _greedy(program, lives)
-    if tuple(other) == program.nodes or lives.memory(other).peak >= lives.memory(program.nodes).peak:
+    other = _Greedy(program, lives).nodes()
+    if other == program.nodes or lives.memory(other).peak >= lives.memory(program.nodes).peak:
         return program
     result = Program(program.mesh, program.inputs, program.outputs, program.names, program.constants, other)
     result.notes, result.origins = program.notes, program.origins
@@ -180,45 +180,52 @@ def scheduled(program: Program) -> Program:
     return result
 
 
-def _greedy(program: Program, lives: Lifetimes) -> list[Node]:
+class _Greedy:
     """Of the nodes that are ready, always the one after which least is held; equals in the order written."""
-    users = program.users
-    waits = {node: len(set(node.nodes)) for node in program.nodes}
-    readers: dict[int, list[Node]] = {}
-    for node in program.nodes:
-        for value in lives.reads[node]:
-            readers.setdefault(value, []).append(node)
-    ready: list[tuple[int, int, Node]] = []  # a heap; of a node's entries only the newest counts
-    order: list[Node] = []
-    done: set[Node] = set()
 
-    def run(node: Node) -> None:
-        order.append(node)
-        done.add(node)
+    def __init__(self, program: Program, lives: Lifetimes) -> None:
+        self.program, self.lives = program, lives
+        self.users = program.users
+        self.waits = {node: len(set(node.nodes)) for node in program.nodes}
+        self.readers: dict[int, list[Node]] = {}
+        for node in program.nodes:
+            for value in lives.reads[node]:
+                self.readers.setdefault(value, []).append(node)
+        self.ready: list[tuple[int, int, Node]] = []  # a heap; of a node's entries only the newest counts
+        self.order: dict[Node, None] = {}  # the nodes that have run
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, in that order."""
+        for node in self.program.nodes:  # arguments are held from the start
+            if not self.waits[node] and isinstance(node.what, Given):
+                self._run(node)
+        for node in self.program.nodes:
+            if not self.waits[node] and node not in self.order:
+                self._push(node)
+        while self.ready:
+            growth, _, node = heapq.heappop(self.ready)
+            if node not in self.order and growth == self.lives.growth(node):
+                self._run(node)
+        return tuple(self.order)
+
+    def _push(self, node: Node) -> None:
+        heapq.heappush(self.ready, (self.lives.growth(node), node.number, node))
+
+    def _run(self, node: Node) -> None:
+        lives, waits, order = self.lives, self.waits, self.order
+        order[node] = None
         lives.run(node)
-        for user in dict.fromkeys(users[node]):
+        for user in dict.fromkeys(self.users[node]):
             waits[user] -= 1
             if isinstance(user.what, Pick):
-                run(user)  # a pick costs nothing, and what reads it is ready
+                self._run(user)  # a pick costs nothing, and what reads it is ready
             elif not waits[user]:
-                heapq.heappush(ready, (lives.growth(user), user.number, user))
+                self._push(user)
         for value in lives.reads[node]:
             if lives.left[value] == 1:  # whoever reads it last frees it: that one has become better
-                for user in readers[value]:
-                    if user not in done and not waits[user]:
-                        heapq.heappush(ready, (lives.growth(user), user.number, user))
-
-    for node in program.nodes:  # arguments are held from the start
-        if not waits[node] and isinstance(node.what, Input | Constant):
-            run(node)
-    for node in program.nodes:
-        if not waits[node] and node not in done:
-            heapq.heappush(ready, (lives.growth(node), node.number, node))
-    while ready:
-        growth, _, node = heapq.heappop(ready)
-        if node not in done and growth == lives.growth(node):
-            run(node)
-    return order
+                for user in self.readers[value]:
+                    if user not in order and not waits[user]:
+                        self._push(user)
 
 
 def _moves_again(node: Node) -> bool:

@@ -149,36 +149,30 @@ class Propagation:
 
     def _run(self) -> None:
         users, operations = self.program.users, self._operations
-        near = {node: [n for n in (node, *node.nodes, *users[node]) if n in operations] for node in self.dims}
         for least in sorted({size for some in self._from.values() for size in some.values()}, reverse=True):
             changed = [node for node, some in self._from.items() if least in some.values()]
+            flowing = _Flowing(self.dims, self._from, least)
             while changed:
-                proposals: dict[Node, set[Proposal]] = {}
-                for node in dict.fromkeys([node for value in changed for node in near[value]]):
-                    self._propose(node, least, proposals)
+                proposals: dict[Node, list[Proposal]] = {}
+                near = dict.fromkeys([node for value in changed for node in (value, *value.nodes, *users[value])])
+                for node in near:
+                    if node in operations:
+                        self._propose(node, flowing, proposals)
                 changed = [value for value, some in proposals.items() if self._take(value, sorted(some))]
+                for value in changed:
+                    flowing.pop(value, None)
 
-    def _flowing(self, value: Node, least: int) -> AxesByDim:
-        """The axes of a value that come from tensors large enough for now: per dim those before the first that does not."""
-        known = self._from.get(value)
-        if not known or min(known.values()) >= least:
-            return self.dims[value]
-        result = []
-        for axes in self.dims[value]:
-            count = next((i for i, axis in enumerate(axes) if known[axis] < least), len(axes))
-            result.append(axes[:count])
-        return tuple(result)
-
-    def _propose(self, node: Node, least: int, proposals: dict[Node, set[Proposal]]) -> None:
+    def _propose(self, node: Node, flowing: "_Flowing", proposals: dict[Node, list[Proposal]]) -> None:
         """Adds what an operation proposes for its operands and results."""
         operation, values = self._operations[node]
-        for at, dim, axes, by, last in operation.extensions(tuple([self._flowing(value, least) for value in values])):
+        for at, dim, axes, by, last in operation.extensions(tuple([flowing[value] for value in values])):
             value, giver = values[at], values[by]
             if value not in self.closed:
-                origin = self.origins.get(giver, {}).get(last, node.title)
-                sizes = tuple([self._size_of(giver, value, axis, operation.sizes[by]) for axis in axes])
-                proposal = Proposal(-operation.sizes[by], axes, dim, origin, sizes)
-                proposals.setdefault(value, set()).add(proposal)
+                known = self.origins.get(giver)
+                origin = known[last] if known is not None and last in known else node.title
+                size = operation.sizes[by]
+                sizes = tuple([self._size_of(giver, value, axis, size) for axis in axes])
+                proposals.setdefault(value, []).append(Proposal(-size, axes, dim, origin, sizes))
 
     def _size_of(self, giver: Node, value: Node, axis: str, default: int) -> int:
         """The bytes of the tensor that an axis comes from; of a piece of an axis, that of the axis."""
@@ -223,6 +217,23 @@ class Propagation:
 
     def _fits(self, used: list[str], added: Axes) -> bool:
         return not any(_overlaps(self.mesh, a, used) for a in added) and self.mesh.share_a_cut((*used, *added))
+
+
+class _Flowing(dict[Node, AxesByDim]):
+    """The axes of each value that come from tensors large enough for now: per dim those before the first that does not."""
+
+    def __init__(self, dims: Mapping[Node, AxesByDim], sizes: Mapping[Node, Mapping[str, int]], least: int) -> None:
+        self._dims, self._sizes, self._least = dims, sizes, least
+
+    def __missing__(self, value: Node) -> AxesByDim:
+        axes_by_dim, known, least = self._dims[value], self._sizes.get(value), self._least
+        if known and min(known.values()) < least:
+            counts = [
+                next((i for i, axis in enumerate(axes) if known[axis] < least), len(axes)) for axes in axes_by_dim
+            ]
+            axes_by_dim = tuple([axes[:count] for axes, count in zip(axes_by_dim, counts, strict=True)])
+        self[value] = axes_by_dim
+        return axes_by_dim
 
 
 def _rule_of(node: Node) -> tuple[Rule, int, tuple[Node, ...]] | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from shardwright.engines import engine_of
 from shardwright.plan import Choice, Code, Instruction, Scan, Slot, While
-from shardwright.program.node import Compute, Cond, Constant, Input, Loop, Node, Pick, Program, Rounds
+from shardwright.program.node import Compute, Cond, Given, Loop, Node, Pick, Program, Rounds
 from shardwright.sharding import Layout, layout_of
 
 
@@ -33,7 +33,7 @@ def code_of(program: Program, constants: Sequence[Node] | None = None) -> tuple[
     for node in first:
         slots[node] = filled(node)
     for node in program.nodes:
-        if node in slots or isinstance(node.what, Input | Constant):
+        if node in slots or isinstance(node.what, Given):
             continue
         if isinstance(node.what, Pick):
             slots[node] = (slots[node.nodes[0]][node.what.which],)

@@ -11,10 +11,10 @@ from shardwright.eager import Held, kind_of, source_line, tracing
 from shardwright.engines.mailbox import Mailbox
 from shardwright.errors import TraceError
 from shardwright.mesh import Mesh
-from shardwright.ops import OPS, Attrs
+from shardwright.ops import OPS, Attrs, Rule
 from shardwright.plan import scalar_side
 from shardwright.program.local_tracing import LocalTrace, TracedLocal
-from shardwright.program.node import Apply, Constant, Constrain, Graph, Input, Node, Program, Settle, Type
+from shardwright.program.node import Apply, Constant, Constrain, Given, Graph, Input, Node, Program, Settle, Type
 from shardwright.sharding import Layout, P, Sharding
 
 
@@ -119,11 +119,11 @@ class Trace:
         self.constants: dict[Node, Array] = {}
         self.captured: dict[Node, Array] = {}  # inputs of an inner trace -> values from outside
         self._layouts: dict[tuple[int, ...], Layout] = {}
+        self._rules: dict[Any, tuple[Rule, tuple[Type, ...]]] = {}  # by operation, kinds of operands and attributes
 
     def recorder_of(self, x: Any) -> "Trace":
         """The function that is being traced now, if a value of this one may be used there."""
-        now = current_trace()
-        at = now
+        now = at = current_trace()
         while at is not None:
             if at is self:
                 assert now is not None
@@ -145,19 +145,16 @@ class Trace:
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
         """A layout to be held until there is one: whole, and equal to no layout of an array."""
-        if shape not in self._layouts:
-            self._layouts[shape] = Layout(Sharding(self.mesh).for_shape(shape), shape)
-        return self._layouts[shape]
+        known = self._layouts.get(shape)
+        if known is None:
+            known = self._layouts[shape] = Layout(Sharding(self.mesh).for_shape(shape), shape)
+        return known
 
     def value(self, node: Node) -> Traced:
         """The array that stands for a node's result."""
         result: Traced = object.__new__(Traced)
-        result._layout, result._dtype, result.node, result.trace = (
-            self.layout(node.type.shape),
-            node.type.dtype,
-            node,
-            self,
-        )
+        shape, dtype, _, _ = node.types[0]
+        result._layout, result._dtype, result.node, result.trace = self.layout(shape), dtype, node, self
         return result
 
     def input(self, number: int, kind: Type) -> Any:
@@ -169,6 +166,8 @@ class Trace:
 
     def node_of(self, x: Any) -> Any:
         """The node of a value; concrete arrays become constants, scalars stay."""
+        if type(x) is Traced and x.trace is self is current_trace():
+            return x.node
         if isinstance(x, TracedLocal):
             return self.local_node(x)
         if isinstance(x, PerDevice):
@@ -203,15 +202,15 @@ class Trace:
 
     def record(self, name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
         """An operation of the table."""
-        op = OPS[name]
-        kinds = [kind_of(x) for x in operands]
-        shapes = tuple([kind[0].shape for kind in kinds if isinstance(kind, tuple)])
-        rule = op.fitted(shapes, attrs, scalar_side(kinds))
-        dtypes = op.dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)
-        types = [Type(rule.out_shape(i), dtype) for i, dtype in enumerate(dtypes)]
+        key = (name, attrs.key, *[kind_of(x) if isinstance(x, Held) else type(x) for x in operands])
+        known = self._rules.get(key)
+        if known is None:
+            known = self._rules[key] = _rule_of(name, [kind_of(x) for x in operands], attrs)
+        rule, types = known
         node = self.graph.add(Apply(name, attrs, rule), [self.node_of(x) for x in operands], types, source_line())
-        values = tuple(self.value(self.graph.pick(node, i)) for i in range(len(types)))
-        return values[0] if len(values) == 1 else values
+        if len(types) == 1:
+            return self.value(node)
+        return tuple([self.value(self.graph.pick(node, i)) for i in range(len(types))])
 
     def make(self, name: str, sharding: Sharding, shape: tuple[int, ...], attrs: Attrs) -> Traced:
         """An operation without operands; a sharding that splits nothing leaves open where it lies."""
@@ -227,6 +226,15 @@ class Trace:
         node = self.node_of(x)
         fitted = sharding.for_shape(node.type.shape)
         return self.value(self.graph.add(Constrain(fitted, why), (node,), (node.type,), source_line()))
+
+
+def _rule_of(name: str, kinds: Sequence[Any], attrs: Attrs) -> tuple[Rule, tuple[Type, ...]]:
+    """The rule of an operation on operands of some kinds, and the types of its results."""
+    op = OPS[name]
+    shapes = tuple([kind[0].shape for kind in kinds if isinstance(kind, tuple)])
+    rule = op.fitted(shapes, attrs, scalar_side(kinds))
+    dtypes = op.dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)
+    return rule, tuple([Type(rule.out_shape(i), dtype) for i, dtype in enumerate(dtypes)])
 
 
 _current: ContextVar[Trace | None] = ContextVar("trace", default=None)
@@ -259,7 +267,7 @@ def trace(
         made.constants,
     )
     program.shared = made.graph.shared
-    program.dead = sum(not isinstance(node.what, Input | Constant) for node in made.graph.made) - sum(
-        not isinstance(node.what, Input | Constant) for node in program.nodes
+    program.dead = sum([not isinstance(node.what, Given) for node in made.graph.made]) - sum(
+        [not isinstance(node.what, Given) for node in program.nodes]
     )
     return program, made

@@ -133,13 +133,7 @@ class Distributed(OwnViews):
 
             return with_scalars
 
-        noted = self.noting(mesh, key, text)
-
-        def alone(*data: Any) -> Any:
-            noted()
-            return function(*data)
-
-        return alone
+        return self.noting(mesh, key, text, function)
 
     def computation(self, local: Local, kinds: tuple[Any, ...]) -> Callable[..., Any]:
         """A kernel as a function of this process's shards: one result bare, several as a tuple."""
@@ -165,15 +159,7 @@ class Distributed(OwnViews):
         """One generated Python function; a call of it is one call of this process."""
         function = _Lines(self).function(code)
         text = f"the program {label.partition(chr(10))[0]}"
-
-        noted = self.noting(mesh, key_of(label), text)
-
-        def call(*data: Any) -> tuple[Any, ...]:
-            noted()
-            made: tuple[Any, ...] = function(*data)
-            return made
-
-        return call
+        return self.noting(mesh, key_of(label), text, function)
 
 
 class _Lines(Compiler):

@@ -82,22 +82,23 @@ class Member:
         for x in scalars:
             if not isinstance(x, Tensor):
                 key ^= key_of(repr(x))
-        self.noting(mesh, key, text)()
+        self.noting(mesh, key, text, _nothing)()
 
-    def noting(self, mesh: Mesh, key: int, text: Any) -> Callable[[], None]:
-        """A function that notes a call: the path of a warm operation."""
+    def noting(self, mesh: Mesh, key: int, text: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that notes a call before it runs: the path of a warm operation."""
         reports, calls = self.world.reports, self.calls(mesh)
         add, compare = calls.add, self.compare
 
-        def note() -> None:
+        def noted(*data: Any) -> Any:
             if reports.error is not None:
                 raise CoherenceError(str(reports.error), reports.error.ranks)
             reports.calls = calls
             add(key, text)
             if is_checked():
                 compare(mesh, text)
+            return function(*data)
 
-        return note
+        return noted
 
     def compare(self, mesh: Mesh, what: Any, detail: Sequence[str] = ()) -> None:
         """Refuse to go on unless all processes of a mesh have made the same calls."""
@@ -161,3 +162,7 @@ class Member:
             found = make()
             self._routes.put(step, found)
         return found
+
+
+def _nothing() -> None:
+    """What a call runs that is only noted."""

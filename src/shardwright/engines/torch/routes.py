@@ -1,6 +1,8 @@
 """Routes: what one process sends and receives in a step, from the step's messages."""
 
+import math
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 from shardwright.mesh import Mesh
@@ -8,6 +10,21 @@ from shardwright.plan import LocalStep, Move, group_of
 
 Box = tuple[slice, ...]
 Shape = tuple[int, ...]
+
+
+class Grid(NamedTuple):
+    """Boxes of one size that lie side by side in a tensor and follow one another as in nested loops over some dims."""
+
+    outline: Box  # of all boxes together
+    split: tuple[tuple[int, int], ...]  # of each dim: how many boxes, how long each
+    order: tuple[int, ...]  # dims of the tensor with every dim split in two, those that number boxes first
+
+    def view(self, tensor: Any) -> Any:
+        """The boxes of a tensor without a copy, one after the other along leading dims."""
+        view = tensor[self.outline]
+        for dim in reversed(range(len(self.split))):
+            view = view.unflatten(dim, self.split[dim])
+        return view.permute(self.order)
 
 
 class Route(NamedTuple):
@@ -22,6 +39,8 @@ class Route(NamedTuple):
     comes: list[list[tuple[Box, int]]]  # from each member: to, how many elements
     is_complete: bool  # whether messages fill the whole result
     is_stacked: bool  # and what members send, one after the other, is the result
+    packing: Grid | None  # the boxes to send, where one copy packs them all
+    unpacking: Grid | None  # and where what comes goes
 
 
 def elements(box: Box) -> int:
@@ -88,7 +107,37 @@ def _route(
         sends[members.index(receiver)].append(source)
     boxes = [box for some in comes for box, _ in some]
     complete = shape is not None and sum(map(elements, boxes)) == elements(tuple(slice(0, n) for n in shape))
-    return Route(members, shape, sends, comes, complete, complete and shape is not None and _is_stacked(shape, boxes))
+    stacked = complete and shape is not None and _is_stacked(shape, boxes)
+    packing = grid_of([box for some in sends for box in some])
+    return Route(members, shape, sends, comes, complete, stacked, packing, None if stacked else grid_of(boxes))
+
+
+def grid_of(boxes: Sequence[Box]) -> Grid | None:
+    """The grid that boxes form in their order, if they do.
+
+    None also for a grid along the first dim alone: such boxes are packed in memory as they are.
+    """
+    if len(boxes) < 2 or not boxes[0] or any(part.step not in (None, 1) for box in boxes for part in box):
+        return None
+    sizes = [part.stop - part.start for part in boxes[0]]
+    starts = [[part.start for part in box] for box in boxes]
+    first, last = starts[0], starts[-1]
+    counts = [(high - low) // size + 1 for low, high, size in zip(first, last, sizes, strict=True)]
+    numbered = [dim for dim, count in enumerate(counts) if count != 1]
+    if numbered == [0] or math.prod(counts) != len(boxes):
+        return None
+    # The dim of the outermost loop changes last.
+    numbered.sort(key=lambda dim: next(i for i, start in enumerate(starts) if start[dim] != first[dim]), reverse=True)
+    steps = [[number * sizes[dim] for number in range(counts[dim])] for dim in numbered]
+    for box, moved in zip(boxes, product(*steps), strict=False):
+        start = dict(zip(numbered, moved, strict=True))
+        expected = [(low + start.get(dim, 0), size) for dim, (low, size) in enumerate(zip(first, sizes, strict=True))]
+        if [(part.start, part.stop - part.start) for part in box] != expected:
+            return None
+    outline = tuple(slice(low, high + size) for low, high, size in zip(first, last, sizes, strict=True))
+    whole = [dim for dim in range(len(sizes)) if dim not in numbered]
+    order = (*(2 * dim for dim in (*numbered, *whole)), *(2 * dim + 1 for dim in range(len(sizes))))
+    return Grid(outline, tuple(zip(counts, sizes, strict=True)), order)
 
 
 def _is_stacked(shape: Shape, boxes: Sequence[Box]) -> bool:

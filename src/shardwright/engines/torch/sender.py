@@ -11,7 +11,7 @@ from shardwright.engines.calls import move_call, step_call
 from shardwright.engines.torch.convert import torch_dtype
 from shardwright.engines.torch.member import Member
 from shardwright.engines.torch.own import Absent
-from shardwright.engines.torch.routes import Route, route_of, taken
+from shardwright.engines.torch.routes import Route, elements, route_of, taken
 from shardwright.mesh import Mesh
 from shardwright.plan import (
     Fetch,
@@ -55,24 +55,40 @@ class Sender(Member):
 
     def routed(self, step: Any, route: Route, data: Any, keep: bool = False) -> Tensor | None:
         """What messages make of a shard; with `keep` what none brings stays as it was, else it is the step's fill."""
-        sends = [[taken(data, box) for box in boxes] for boxes in route.sends]
         if len(route.ranks) == 1:
-            if route.is_complete and len(sends[0]) == 1 and not keep:
-                return sends[0][0]
-            parts = sends[0]
-        else:
-            empty = torch.empty(0, dtype=torch_dtype(step.dtype), device=self.device)
-            sizes = [sum(count for _, count in some) for some in route.comes]
-            flat = self.guarded(step, self.exchange, route.ranks, [_flat(some, empty) for some in sends], sizes)
-            if route.is_stacked and not keep:
-                return flat.reshape(route.shape)
+            parts = [taken(data, box) for box in route.sends[0]]
+            if route.is_complete and len(parts) == 1 and not keep:
+                return parts[0]
+            return self._unpacked(step, route, data, parts, keep)
+        sizes = [sum(count for _, count in some) for some in route.comes]
+        flat: Tensor = self.guarded(step, self.exchange, route.ranks, self._packed(step, route, data), sizes)
+        if route.is_stacked and not keep:
+            assert route.shape is not None
+            return flat.reshape(route.shape)
+        if route.unpacking is None:
             parts = list(torch.split(flat, [count for some in route.comes for _, count in some]))
+            return self._unpacked(step, route, data, parts, keep)
+        made = data.clone() if keep else self._blank(step, route)
+        view = route.unpacking.view(made)
+        view.copy_(flat.view(view.shape))
+        return made
+
+    def _unpacked(self, step: Any, route: Route, data: Any, parts: Sequence[Tensor], keep: bool) -> Tensor | None:
+        """The result of messages that arrive one by one."""
         if route.shape is None:
             return None
-        made = data.clone() if keep else self._blank(step, route)
+        made: Tensor = data.clone() if keep else self._blank(step, route)
         for (target, _), part in zip((box for some in route.comes for box in some), parts, strict=True):
             made[target] = part.reshape(made[target].shape)
         return made
+
+    def _packed(self, step: Any, route: Route, data: Any) -> list[Tensor]:
+        """What each member gets, flat; boxes of a grid are packed by one copy."""
+        if route.packing is not None:
+            sizes = [sum(map(elements, boxes)) for boxes in route.sends]
+            return list(torch.split(route.packing.view(data).reshape(-1), sizes))
+        empty = torch.empty(0, dtype=torch_dtype(step.dtype), device=self.device)
+        return [_flat([taken(data, box) for box in boxes], empty) for boxes in route.sends]
 
     def _blank(self, step: Any, route: Route) -> Tensor:
         assert route.shape is not None
