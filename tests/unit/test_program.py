@@ -276,8 +276,9 @@ def test_while_loops_carry_trees():
 
 
 def test_scan_stacks_and_moves_what_never_changes_out_of_the_loop():
-    x, w = arrays((X, P("data")), (RNG.standard_normal((4, 4)), P("model")))
-    rows = sw.shard(RNG.standard_normal((5, 8, 4)), MESH, P(None, "data"))
+    long = RNG.standard_normal((1 << 16, 4))  # much more than w: gathering w takes less time than reducing h @ w
+    x, w = arrays((long, P("data")), (RNG.standard_normal((4, 4)), P("model")))
+    rows = sw.shard(RNG.standard_normal((5, 1 << 16, 4)), MESH, P(None, "data"))
 
     def fn(x, w, rows):
         def body(h, row):
@@ -295,7 +296,7 @@ def test_scan_stacks_and_moves_what_never_changes_out_of_the_loop():
     assert total(loop.what.body) == 0
     assert "body:" in program.show()
     counted = sw.sjit(lambda x: sw.scan(lambda n, _: (n + 1, None), 0, length=4)[0] + x)
-    assert_same(counted(x), X + 4)
+    assert_same(counted(x), long + 4)
 
 
 def test_loops_refuse_what_does_not_stay_alike():
