@@ -218,8 +218,14 @@ def test_hardware_is_part_of_a_mesh():
     ("call", "message"),
     [
         (lambda: sw.Mesh(x=2, hardware=8), r"hardware=8 is not a machine .* Mesh\(\{\"hardware\": 8\}\)"),
-        (lambda: sw.Mesh(x=2, hardware="h1000"), r"hardware 'h1000' is unknown. Use a Hardware, or one of generic, a100"),
-        (lambda: sw.Mesh(x=64, hardware="t3k"), r"t3k connects 8 chips; a mesh of 64 devices goes beyond it at axis 'x'"),
+        (
+            lambda: sw.Mesh(x=2, hardware="h1000"),
+            r"hardware 'h1000' is unknown. Use a Hardware, or one of generic, a100",
+        ),
+        (
+            lambda: sw.Mesh(x=64, hardware="t3k"),
+            r"t3k connects 8 chips; a mesh of 64 devices goes beyond it at axis 'x'",
+        ),
         (lambda: Link(efficiency=1.5), r"A link's efficiency is 1.5; it is the part of the peak"),
         (lambda: Link(hop=-1), r"1e-06 s, -1 s a hop can't be"),
         (lambda: Chip({}, 1, 1), r"A chip's flops are given by dtype"),
@@ -271,7 +277,11 @@ def test_an_all_reduce_in_three_steps_only_where_that_is_cheaper():
         one = hardware.time("all_reduce", n, mesh, some)
         three = sum(
             hardware.time(name, size, mesh, axis)
-            for name, size, axis in (("reduce_scatter", n, "gpu"), ("all_reduce", n / 8, "node"), ("all_gather", n, "gpu"))
+            for name, size, axis in (
+                ("reduce_scatter", n, "gpu"),
+                ("all_reduce", n / 8, "node"),
+                ("all_gather", n, "gpu"),
+            )
         )
         assert plan.time == pytest.approx(min(one, three))
     x = sw.shard(np.arange(64.0), sw.Sharding(mesh, P(), partial=some))

@@ -17,8 +17,8 @@ class Connected(Protocol):
 def received_bytes(collective: str, nbytes: float, members: int) -> float:
     """Bytes that a device receives, from what people call the size of a collective.
 
-    That is of all_gather the gathered tensor, of all_reduce, reduce_scatter, all_to_all and broadcast what one device starts with, of
-    permute and exchange what one device receives.
+    That is of all_gather the gathered tensor; of all_reduce, reduce_scatter, all_to_all and broadcast what one device starts
+    with; of permute and exchange what one device receives.
     """
     share = (members - 1) / members
     return nbytes * {"all_reduce": 2 * share, "broadcast": 1.0, "permute": 1.0, "exchange": 1.0}.get(collective, share)
@@ -27,8 +27,8 @@ def received_bytes(collective: str, nbytes: float, members: int) -> float:
 def time(collective: str, nbytes: float, mesh: Connected, axes: str | Sequence[str]) -> float:
     """Seconds that a collective takes along axes of a mesh.
 
-    `nbytes` is of all_gather the gathered tensor; of all_reduce, reduce_scatter, all_to_all and broadcast what one device starts with;
-    of permute (to the next device) and exchange what one device receives.
+    `nbytes` is of all_gather the gathered tensor; of all_reduce, reduce_scatter, all_to_all and broadcast what one device
+    starts with; of permute (to the next device) and exchange what one device receives.
     """
     if collective not in COLLECTIVES:
         raise MeshError(f"The collective {collective!r} is unknown. Use one of {', '.join(COLLECTIVES)}.")

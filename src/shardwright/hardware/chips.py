@@ -37,7 +37,7 @@ class Chip:
         if not isinstance(self.flops, Mapping) or not self.flops:
             raise MeshError(f"A chip's flops are given by dtype, {{'bfloat16': 989e12}}; got {self.flops!r}.")
         for name, value in (*self.flops.items(), *((n, getattr(self, n)) for n in ("memory_bandwidth", "memory"))):
-            if not isinstance(value, Real) or not value > 0:
+            if not isinstance(value, Real) or not float(value) > 0:
                 raise MeshError(f"A chip's {name} is {value!r}; give a positive number.")
         plain = {str(dtype): float(value) for dtype, value in self.flops.items()}
         object.__setattr__(self, "flops", MappingProxyType(plain))

@@ -3,8 +3,9 @@
 The only cost model. Every collective is one or more algorithms, each with seconds to start and seconds for each byte that the
 busiest device receives; the quickest for that many bytes counts. With p devices, b bytes per second and h seconds a hop:
 
-- A ring, line or torus uses all its links at once, in both directions: a device receives 2·b along every ring, b along a line (it
-  has ends) and along two devices. An all-to-all is bound by its busiest link: on a ring each has p/8 of what a device holds.
+- A ring, line or torus uses all its links at once, in both directions: a device receives 2·b along every ring, b along a
+  line (it has ends) and along two devices. An all-to-all is bound by its busiest link: on a ring each has p/8 of what a
+  device holds.
 - A switch gives every device b. Libraries run large collectives as rings (p - 1 hops, all of b), small ones as trees (log2 p
   hops, half of b: messages carry flags beside data). A small all_reduce is log2 p exchanges of everything, a small
   all-to-all log2 p exchanges of half of it.

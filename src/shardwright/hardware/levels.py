@@ -105,7 +105,9 @@ class _Layer:
     def _taken(self, size: int) -> _Part | None:
         level, used = self.levels[self.level], self.used[self.level]
         lengths = level.shape or (level.size,)
-        fresh = [axis for axis in range(len(lengths) - 1, -1, -1) if used[axis] == 1]  # a torus axis for each mesh axis first
+        fresh = [
+            axis for axis in range(len(lengths) - 1, -1, -1) if used[axis] == 1
+        ]  # a torus axis for each mesh axis first
         for axis in (*fresh, *(axis for axis in range(len(lengths)) if used[axis] > 1)):
             room = lengths[axis] // used[axis] if lengths[axis] else size
             taken = _largest_divisor(size, room)

@@ -20,8 +20,9 @@ class Link:
     450000000000.0
 
     In a ring, a line, a torus and a full mesh `bandwidth` is that of the link to one neighbour, in a switch that of a device.
-    `latency` is what it takes to launch a collective, `hop` what each message on its way adds. `bandwidth` is `efficiency` of the
-    peak. A switch that `reduces_in_network` adds up what devices send. "all_to_all" is another name of "full".
+    `latency` is what it takes to launch a collective, `hop` what each message on its way adds. `bandwidth` is attained:
+    `efficiency` of the peak. A switch that `reduces_in_network` adds up what devices send. "all_to_all" is another name of
+    "full".
     """
 
     kind: str = "ring"

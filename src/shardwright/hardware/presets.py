@@ -1,11 +1,11 @@
-"""Machines that people have, each figure with its source. Bandwidths are attained ones for 64 MiB to 8 GiB; `peak` is the line rate.
+"""Machines that people have, each figure with its source. Bandwidths are those attained from 64 MiB to 8 GiB, beside the peak.
 
 Latencies of GPUs are NCCL's own (the table baseLat and hwLat of its tuning.cc, protocol Simple: 8.4 µs, 3.4 µs an NVLink hop,
-9.6 µs a network hop). Those of TPUs are fits of permutes (marin-community/marin#6736); a hop is 1 µs (jax-ml.github.io/scaling-book,
-"How to think about TPUs"). FLOP/s are dense. All GB are 10⁹ bytes, GiB where sources say so.
+9.6 µs a network hop). Those of TPUs are fits of permutes (marin-community/marin#6736); a hop is 1 µs
+(jax-ml.github.io/scaling-book, "How to think about TPUs"). FLOP/s are dense. All GB are 10⁹ bytes, GiB where sources say so.
 """
 
-from collections.abc import Mapping
+from dataclasses import replace
 
 from shardwright.errors import MeshError
 from shardwright.hardware.chips import Chip
@@ -33,7 +33,7 @@ _NDR = _network(47e9, 50e9)
 # About 25 GB/s a host of 4 chips (Cloud TPU docs; scaling book, "data-center network").
 _DCN = Level(Link("switch", 6.25e9, 20e-6, 10e-6))
 # 12.5 GB/s (100 Gbit/s) a link one way (tt-metal, "Ethernet and Multichip Basics"); launch and hop are assumed.
-_ETHERNET = {"latency": 10e-6, "hop": 1e-6}
+_ETHERNET = Link("line", 12.5e9, latency=10e-6, hop=1e-6)
 # 131 fp16 TFLOP/s a board of two, 12 GB and 288 GB/s a chip (Tenstorrent's n300 specifications); float32 is assumed as bf16.
 _WORMHOLE = Chip({"bfloat16": 65.5e12}, 288e9, 12e9)
 
@@ -48,7 +48,8 @@ _MACHINES = (
     ),
     Hardware(
         "a100",
-        # Data sheet of the A100 80GB SXM: 312 bf16, 19.5 fp32, 19.5 fp64 tensor TFLOP/s, 80 GB at 2.039 TB/s, NVLink 600 GB/s both ways.
+        # Data sheet of the A100 80GB SXM: 312 bf16, 19.5 fp32, 19.5 fp64 tensor TFLOP/s, 80 GB at 2.039 TB/s, NVLink 600 GB/s
+        # both ways.
         Chip({"bfloat16": 312e12, "float32": 19.5e12, "float64": 19.5e12, "int8": 624e12}, 2.039e12, 80e9),
         # Bus bandwidth 230 to 240 of 300 (NVIDIA/nccl-tests, doc/PERFORMANCE.md); HDR, 25 GB/s a GPU, 24 seen (nccl-tests#119).
         (Level(_nvlink(235e9, 300e9, sharp=False), 8), Level(_network(24e9, 25e9))),
@@ -56,17 +57,13 @@ _MACHINES = (
     Hardware(
         "h100",
         # Data sheet of the H100 SXM: 989 bf16, 1979 fp8, 67 fp32, 67 fp64 tensor TFLOP/s, 80 GB at 3.35 TB/s.
-        Chip(
-            {"float8_e4m3fn": 1979e12, "bfloat16": 989e12, "float32": 67e12, "float64": 67e12}, 3.35e12, 80e9
-        ),
+        Chip({"float8_e4m3fn": 1979e12, "bfloat16": 989e12, "float32": 67e12, "float64": 67e12}, 3.35e12, 80e9),
         (Level(_H100_LINK, 8), Level(_NDR)),
     ),
     Hardware(
         "h200",
         # Data sheet of the H200 SXM: FLOP/s and links of the H100, 141 GB at 4.8 TB/s.
-        Chip(
-            {"float8_e4m3fn": 1979e12, "bfloat16": 989e12, "float32": 67e12, "float64": 67e12}, 4.8e12, 141e9
-        ),
+        Chip({"float8_e4m3fn": 1979e12, "bfloat16": 989e12, "float32": 67e12, "float64": 67e12}, 4.8e12, 141e9),
         (Level(_H100_LINK, 8), Level(_NDR)),
     ),
     Hardware(
@@ -99,13 +96,15 @@ _MACHINES = (
     ),
     Hardware(
         "tpu-v5p",
-        # Cloud TPU docs: 459 bf16 TFLOP/s, 95 GB at 2.77 TB/s, pods of 16×20×28; 90 GB/s a link, fit 4.55 µs + B / 86.3 GB/s (marin#6736).
+        # Cloud TPU docs: 459 bf16 TFLOP/s, 95 GB at 2.77 TB/s, pods of 16×20×28; 90 GB/s a link, fit 4.55 µs + B / 86.3 GB/s
+        # (marin#6736).
         Chip({"bfloat16": 459e12, "int8": 918e12}, 2.77e12, 95e9),
         (Level(_ici(86.3e9, 90e9, 4.55e-6), shape=(16, 20, 28), cube=4), _DCN),
     ),
     Hardware(
         "tpu-v6e",
-        # Cloud TPU docs: 918 bf16 TFLOP/s, 32 GB at 1.64 TB/s, 16×16 pods; 90 GB/s a link, fit 2.29 µs + B / 86.8 GB/s (marin#6736).
+        # Cloud TPU docs: 918 bf16 TFLOP/s, 32 GB at 1.64 TB/s, 16×16 pods; 90 GB/s a link, fit 2.29 µs + B / 86.8 GB/s
+        # (marin#6736).
         Chip({"bfloat16": 918e12, "int8": 1836e12}, 1.64e12, 32e9),
         (Level(_ici(86.8e9, 90e9, 2.29e-6), shape=(16, 16)), _DCN),
     ),
@@ -125,24 +124,24 @@ _MACHINES = (
         (Level(Link("torus", 160e9, 15e-6, 1e-6), shape=(4, 4)), Level(Link("switch", 25e9, 15e-6, 15e-6))),
         "latencies are assumed, links at their peak",
     ),
-    Hardware("n150", _WORMHOLE, (Level(Link("line", 12.5e9, **_ETHERNET), 1),), "one chip"),
+    Hardware("n150", _WORMHOLE, (Level(_ETHERNET, 1),), "one chip"),
     Hardware(
         "n300",
         _WORMHOLE,
-        (Level(Link("line", 25e9, **_ETHERNET), 2),),  # 2 × 12.5 between its chips (Tenstorrent's specifications)
+        (Level(replace(_ETHERNET, bandwidth=25e9), 2),),  # 2 × 12.5 between its chips (Tenstorrent's specifications)
         "latencies are assumed, links at their peak",
     ),
     Hardware(
         "t3k",
         _WORMHOLE,
-        (Level(Link("line", 12.5e9, **_ETHERNET), 8),),  # a 2×4 mesh, 12.5 a link (tt-metal, Ethernet guide)
+        (Level(_ETHERNET, 8),),  # a 2×4 mesh, 12.5 a link (tt-metal, Ethernet guide)
         "latencies are assumed, links at their peak",
     ),
     Hardware(
         "galaxy",
         _WORMHOLE,
         # 8×4, about 4 links of 12.5 to each neighbour (tt-metal, Ethernet guide; inferred)
-        (Level(Link("torus", 50e9, **_ETHERNET), shape=(8, 4)),),
+        (Level(replace(_ETHERNET, kind="torus", bandwidth=50e9), shape=(8, 4)),),
         "latencies and 4 links to a neighbour are assumed, links at their peak",
     ),
 )

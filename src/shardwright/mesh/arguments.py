@@ -125,8 +125,8 @@ def laid_from(
             laid, known = ((size, link),), link
         if laid is None or known is None:
             raise MeshError(
-                f"{hardware.name} connects {hardware.size} chips; a mesh of {math.prod(sizes.values())} devices goes beyond it at "
-                f"axis {name!r}. Choose smaller sizes or other hardware, or give the axis its own links=."
+                f"{hardware.name} connects {hardware.size} chips; a mesh of {math.prod(sizes.values())} devices goes beyond it "
+                f"at axis {name!r}. Choose smaller sizes or other hardware, or give the axis its own links=."
             )
         pieces[name], outermost[name] = laid, known
     return pieces, own, outermost

@@ -46,8 +46,8 @@ class Mesh:
     from 0. `engine` is "numpy", "literal" or "torch", `device` what torch keeps shards on. `timeout` is how many seconds
     processes wait for one another; equal meshes may differ in it. `hardware` is the machine that times are given for: the name
     of a preset or a `Hardware`, on whose levels the axes lie from the last one, the innermost, outward. `links` replaces what
-    connects axes: one `Link` for all of them or a mapping from axis to `Link`. An axis with the name of one of these parameters must be given in a mapping: `Mesh({"devices": 2})`. A mesh has at
-    most 1,048,576 devices.
+    connects axes: one `Link` for all of them or a mapping from axis to `Link`. An axis with the name of one of these
+    parameters must be given in a mapping: `Mesh({"devices": 2})`. A mesh has at most 1,048,576 devices.
     """
 
     __slots__ = (
@@ -144,9 +144,7 @@ class Mesh:
         inner = hardware_from(hardware).levels[0].link
         along = link or (replace(inner, kind="ring") if inner.kind == "torus" else inner)
         ids, links = lay_out(as_ints(physical, "The physical topology"), dict(logical), split_physical_axes, along)
-        return cls(
-            logical, devices=ids, links=links, hardware=hardware, engine=engine, device=device, timeout=timeout
-        )
+        return cls(logical, devices=ids, links=links, hardware=hardware, engine=engine, device=device, timeout=timeout)
 
     # -- a value ------------------------------------------------------------------------------------------------------
 

@@ -268,7 +268,7 @@ def _even_way_of(source: Sharding, target: Sharding, shape: Shape, dtype: DType)
         chains = change.chains(True)
     if not chains:
         return _Way("direct", None, (exchange,))
-    hops = chains[0]
+    hops: Sequence[Hop] = chains[0]
     even = stays_even(mesh, shape, hops)
     found = [_priced(change.eased(hops) if even else hops, source, shape, dtype.itemsize, even)]
     together = change.joined(hops)
@@ -407,8 +407,7 @@ class _Maker:
             for hops in change.chains(further=within > 0)
             if within == math.inf or self._lists_few(change, hops)
             for variant in self._variants(change, start, hops)
-            if self._reduces_well(source, variant)
-            and self._least_time(change, start, hops, variant) <= within
+            if self._reduces_well(source, variant) and self._least_time(change, start, hops, variant) <= within
         ]
         if not chains:
             return None
