@@ -38,7 +38,9 @@ def test_a_local_step_takes_the_time_of_its_roofline():
     assert (row.work, row.touched, row.limit) == (work, touched, "memory")
     assert row.compute == pytest.approx(touched / 1e9) == row.seconds
     slow = sw.Mesh(x=2, y=4, hardware=Hardware("slow", Chip({"float32": 1e6}, 1e9, 1e9), LAB.levels))
-    (row,) = sw.explain(lambda x, w: x @ w, placed((512, 1024), P("x"), slow), placed((1024, 256), P(None, "y"), slow)).rows
+    (row,) = sw.explain(
+        lambda x, w: x @ w, placed((512, 1024), P("x"), slow), placed((1024, 256), P(None, "y"), slow)
+    ).rows
     assert (row.compute, row.limit) == (pytest.approx(work / 1e6), "compute")
 
 
@@ -85,7 +87,7 @@ def test_work_that_devices_do_alike_is_flagged_with_its_cost():
     assert (shared.redundancy, shared.redundant) == (1, 0)
 
 
-# -- memory -------------------------------------------------------------------------------------------------------------------
+# -- memory -----------------------------------------------------------------------------------------------------------
 
 
 def test_memory_by_kind_by_hand():
@@ -117,7 +119,7 @@ def test_what_does_not_fit_says_what_to_split():
     assert "does not fit the chip's 1 MB" in str(explanation)
 
 
-# -- gathers --------------------------------------------------------------------------------------------------------------------
+# -- gathers ----------------------------------------------------------------------------------------------------------
 
 
 def fsdp(x, params):
@@ -135,7 +137,10 @@ def test_gathers_of_weights_by_rule_are_intended():
     assert [row.operation for row in explanation.collectives] == ["all_gather", "all_gather"]
     assert not any(row.implicit for row in explanation.rows)
     assert explanation.use.parameters == 2 * 2048 * 8192 * 4 // 8
-    with sw.strict(), pytest.raises(ImplicitGatherError, match=r"It is a parameter; .* enter sw.strict\(weights=True\)"):
+    with (
+        sw.strict(),
+        pytest.raises(ImplicitGatherError, match=r"It is a parameter; .* enter sw.strict\(weights=True\)"),
+    ):
         program.lower(*args)
     with sw.strict(weights=True):
         assert program.lower(*args).explain().total_bytes == explanation.total_bytes
@@ -151,7 +156,7 @@ def test_other_gathers_are_marked_on_their_rows():
         sw.explain(lambda x: snp.linalg.det(x), placed((8, 8), P("x"), dtype=np.float64))
 
 
-# -- the table ------------------------------------------------------------------------------------------------------------------
+# -- the table --------------------------------------------------------------------------------------------------------
 
 
 def layers(x, ws):
@@ -217,7 +222,7 @@ def test_an_explanation_needs_rows_only():
         _ = explanation.fits
 
 
-# -- a large model ----------------------------------------------------------------------------------------------------------------
+# -- a large model ----------------------------------------------------------------------------------------------------
 
 
 def test_an_8b_decoder_is_explained_without_allocating_it():

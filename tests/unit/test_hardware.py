@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def test_the_scaling_books_gather_over_two_axes():
     assert hardware.time("all_gather", 1024 * 4096 * 2, mesh, ("x", "y")) == pytest.approx(46e-6, rel=0.25)
 
 
-# -- by hand ----------------------------------------------------------------------------------------------------------------
+# -- by hand ----------------------------------------------------------------------------------------------------------
 
 RING, LINE = Link("ring", 100e9, 10e-6, 1e-6), Link("line", 100e9, 10e-6, 1e-6)
 SWITCH, FULL = Link("switch", 100e9, 10e-6, 1e-6), Link("full", 100e9, 10e-6, 1e-6)
@@ -148,7 +149,7 @@ def test_prices_grow_with_bytes_and_fall_with_bandwidth():
             assert fast.seconds(name, 10**9) < times[-1]
 
 
-# -- axes on levels -----------------------------------------------------------------------------------------------------------
+# -- axes on levels ---------------------------------------------------------------------------------------------------
 
 
 def sizes_and_kinds(mesh, axis):
@@ -249,7 +250,7 @@ def test_every_preset_is_complete():
             assert level.link.bandwidth <= level.link.peak
 
 
-# -- chips --------------------------------------------------------------------------------------------------------------------
+# -- chips ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_roofline_by_hand():
@@ -261,7 +262,7 @@ def test_a_roofline_by_hand():
     assert (chip.bound(200e12, 1e12, "bfloat16"), chip.bound(1e12, 3e12, "bfloat16")) == ("compute", "memory")
 
 
-# -- choices ------------------------------------------------------------------------------------------------------------------
+# -- choices ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_all_reduce_in_three_steps_only_where_that_is_cheaper():
@@ -308,3 +309,103 @@ def test_the_choice_is_the_least_of_all_priced_strategies(machine):
             chosen = choose(problem)
             assert chosen.rank[:2] == min(s.rank for s in every)[:2]
             assert math.isclose(chosen.time, chosen.priced.communication + chosen.priced.compute)
+
+
+# -- measurements of one's own ----------------------------------------------------------------------------------------
+
+LOG = """
+# Collective test starting: {test}_perf
+# nThread 1 nGpus 1 minBytes 64 maxBytes 1073741824 step: 2(factor) warmup iters: 10 iters: 100 agg iters: 1 validation: 1
+# Using devices
+{ranks}
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+{rows}
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 102.829
+"""
+RANKS = "\n".join(
+    f"#  Rank  {i} Group  0 Pid 6727{i} on node01 device  {i} [0000:65:0{i}] NVIDIA H100 80GB HBM3" for i in range(8)
+)
+
+
+def log_of(test, times):
+    rows = "\n".join(
+        f"{size:>12} {size // 4:>12} float sum -1 {us:.2f} 191.67 335.43 0 {us * 2:.2f} 191.46 335.06 0"
+        for size, us in times
+    )
+    return LOG.format(test=test, ranks=RANKS, rows=rows)
+
+
+@pytest.mark.parametrize("test", ["all_reduce", "all_gather", "sendrecv", "alltoall"])
+def test_calibration_finds_the_link_that_made_the_times(test):
+    name = {"sendrecv": "permute", "alltoall": "all_to_all"}.get(test, test)
+    mesh = sw.Mesh(x=8, links=Link("switch", 300e9, 12e-6, 12e-6 * 3.4 / 8.4))
+    times = [(4**n, hardware.time(name, 4**n, mesh, "x") * 1e6) for n in range(5, 17)]
+    found = hardware.read_nccl_tests(log_of(test, times))
+    assert found.members == 8
+    assert found.link.bandwidth == pytest.approx(300e9, rel=0.02)
+    assert found.link.latency == pytest.approx(12e-6, rel=0.02)
+    assert found.error < 0.01
+    assert found.hardware.chip == hardware.presets()["h100"].chip
+    assert eval(str(found).splitlines()[-1].removeprefix("hardware = "), vars(hardware)) == found.hardware
+
+
+def test_calibration_of_published_times():
+    # 8 × H20, Mooncake#3484, out of place; lines may begin with mpirun's rank
+    published = [(134217728, 700.25), (268435456, 1366.17), (536870912, 2671.60), (1073741824, 5252.64)]
+    text = log_of("all_reduce", published).replace("\n   ", "\n[0]   ")
+    found = hardware.read_nccl_tests(text)
+    assert len(found.measurements) == 4
+    assert found.link.bandwidth == pytest.approx(361e9, rel=0.02)  # a gigabyte more takes 5252.64 - 700.25 µs
+    assert found.error < 0.03
+
+
+def test_the_command_line_prints_machines_and_calibrates(capsys, tmp_path):
+    from shardwright.cli import main
+
+    assert main(["hardware", "h100"]) == 0
+    printed = capsys.readouterr().out
+    for text in (
+        "h100",
+        "989 TFLOP/s",
+        "80 GB",
+        "3.35 TB/s",
+        "switch of 8, 370 GB/s one way attained (peak 450)",
+        "47 GB/s",
+    ):
+        assert text in printed
+    assert main(["hardware"]) == 0
+    assert "tpu-v5p" in capsys.readouterr().out.split()
+    assert main(["hardware", "h1"]) == 1
+    assert "The hardware 'h1' is unknown" in capsys.readouterr().err
+    log = tmp_path / "nccl-tests.log"
+    log.write_text(log_of("all_reduce", [(1024, 18.0), (1 << 30, 5252.64)]))
+    assert main(["calibrate", str(log)]) == 0
+    assert "8 devices:" in capsys.readouterr().out
+    log.write_text("nothing of the kind")
+    assert main(["calibrate", str(log)]) == 1
+    assert "The log names no test of nccl-tests" in capsys.readouterr().err
+    assert main(["calibrate", str(tmp_path / "missing.log")]) == 1
+    assert "missing.log" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: hardware.read_nccl_tests("# all_reduce_perf\n"),
+            "The log of all_reduce has no line with sizes and times",
+        ),
+        (lambda: hardware.read_nccl_tests(log_of("gather", [(8, 1.0)])), "The log names gather_perf of nccl-tests"),
+        (
+            lambda: hardware.read_nccl_tests(log_of("all_reduce", [(8, 1.0)])),
+            "1 measurements over 8 devices are too few",
+        ),
+        (hardware.measure, "There is nothing to measure: this is one process"),
+    ],
+)
+def test_what_can_not_be_measured_is_said(call, message, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    with pytest.raises(MeshError, match=message):
+        call()

@@ -106,7 +106,7 @@ def _measured(row: Row, node: Node, ran: Ran | None) -> Row:
     return replace(row, counted=ran.received.get(node, 0), times=ran.times.get(node, 0))
 
 
-# -- rows -----------------------------------------------------------------------------------------------------------------
+# -- rows -------------------------------------------------------------------------------------------------------------
 
 
 def _row(node: Node, memory: int, program: Program) -> Row | None:
@@ -172,7 +172,7 @@ def _overlapped(program: Program, spent: Mapping[Node, tuple[float, float]]) -> 
     return max(network, chip, *(done[node] for node in program.outputs), 0.0)
 
 
-# -- memory ---------------------------------------------------------------------------------------------------------------
+# -- memory -----------------------------------------------------------------------------------------------------------
 
 
 def _use(program: Program, lives: Lifetimes, memory: Memory) -> Use:
@@ -201,7 +201,7 @@ def _advice(value: Held, name: str, mesh: Mesh) -> str:
     return ""
 
 
-# -- the machine ------------------------------------------------------------------------------------------------------------
+# -- the machine ------------------------------------------------------------------------------------------------------
 
 
 def machine_of(mesh: Mesh) -> Machine:
