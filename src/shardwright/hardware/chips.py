@@ -46,11 +46,12 @@ class Chip:
 
     def flops_of(self, dtype: Any) -> float:
         """Operations a second on elements of a dtype; for one that the chip has no figure for, those of its like."""
-        name = str(dtype)
-        for known in (name, *_LIKE.get(name, ())):
-            if known in self.flops:
-                return self.flops[known]
-        return min(self.flops.values())
+        found: dict[Any, float] = self.__dict__.setdefault("_by_dtype", {})
+        if dtype not in found:
+            name = str(dtype)
+            like = (self.flops[known] for known in (name, *_LIKE.get(name, ())) if known in self.flops)
+            found[dtype] = next(like, min(self.flops.values()))
+        return found[dtype]
 
     def seconds(self, work: float, touched: float, dtype: Any) -> float:
         """Seconds of a local step by the roofline: its operations, or the bytes that it reads and writes."""

@@ -90,12 +90,19 @@ class Fabric:
     18
     """
 
-    __slots__ = ("_lines", "levels", "pieces", "size")
+    __slots__ = ("_lines", "hops", "launch", "least_pace", "levels", "pieces", "size")
 
     def __init__(self, pieces: Sequence[tuple[int, Link]]) -> None:
         self.pieces = tuple(pieces)
         self.size: int = math.prod(size for size, _ in pieces)
         self.levels = _levels(self.pieces)
+        self.launch = max((level.link.latency for level in self.levels), default=0.0)  # seconds, of any collective
+        self.hops = sum(
+            level.hops * level.link.hop for level in self.levels
+        )  # seconds of any collective, beside its launch
+        self.least_pace = _least_pace(
+            self.levels
+        )  # seconds a received byte that no collective over some of the links beats
         self._lines: dict[str, tuple[Line, ...]] = {}
 
     def seconds(self, collective: str, received: float) -> float:
@@ -108,24 +115,6 @@ class Fabric:
         if len(lines) == 1:
             return lines[0][0] + lines[0][1] * received
         return min([start + pace * received for start, pace in lines])
-
-    @property
-    def launch(self) -> float:
-        """Seconds to launch a collective."""
-        return max((level.link.latency for level in self.levels), default=0.0)
-
-    @property
-    def hops(self) -> float:
-        """Seconds of hops that every collective over these links takes at least, beside its launch."""
-        return sum(level.hops * level.link.hop for level in self.levels)
-
-    @property
-    def least_pace(self) -> float:
-        """Seconds a received byte that no collective along these links or some of them beats."""
-        if not self.levels:
-            return 0.0
-        in_network = any(level.link.reduces_in_network for level in self.levels)
-        return (0.5 if in_network else 1.0) / sum(len(level.paces) * max(level.paces) for level in self.levels)
 
     def lines(self, collective: str) -> tuple[Line, ...]:
         """The algorithms of a collective, each with seconds to start and seconds a received byte."""
@@ -205,6 +194,14 @@ _MAKERS = {
     "broadcast": Fabric._broadcast,
 }
 COLLECTIVES = tuple(_MAKERS)
+
+
+def _least_pace(levels: Sequence[_Level]) -> float:
+    if not levels:
+        return 0.0
+    in_network = any(level.link.reduces_in_network for level in levels)
+    paces = [level.paces for level in levels]
+    return (0.5 if in_network else 1.0) / sum(len(some) * max(some) for some in paces)
 
 
 def _levels(pieces: Sequence[tuple[int, Link]]) -> tuple[_Level, ...]:

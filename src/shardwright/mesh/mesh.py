@@ -224,6 +224,11 @@ class Mesh:
         _current.set(_current.get()[:-1])
 
     @property
+    def least_launch(self) -> float:
+        """Seconds that every collective takes at least."""
+        return min(link.latency for link in self.links.values())
+
+    @property
     def own_links(self) -> tuple[Link | None, ...]:
         """For each axis the link that was given for it; None where the hardware has what connects it."""
         return tuple(self._own_links.get(name) for name in self.axis_names)
@@ -473,7 +478,12 @@ def _fabric(mesh: Mesh, axes: tuple[str, ...]) -> Fabric:
         for level, size, link in _covered(mesh._pieces[axis.name], inner, inner * axis.size):
             before = sizes.get((axis.name, level), (1, link))[0]
             sizes[axis.name, level] = before * size, link
-    return Fabric(tuple(sizes.values()))
+    return _fabric_of(tuple(sizes.values()))
+
+
+@lru_cache(maxsize=4096)
+def _fabric_of(pieces: Pieces) -> Fabric:
+    return Fabric(pieces)
 
 
 def _covered(pieces: Pieces, inner: int, outer: int) -> Iterator[tuple[int, int, Link]]:

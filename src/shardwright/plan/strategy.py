@@ -159,7 +159,7 @@ def choose(problem: "Problem") -> Strategy:
     stages = iter(problem.stages)
     best: Strategy | None = None
     looked = problem.placements(next(stages))
-    if looked and looked[0][0] == 0:  # perhaps nothing needs to be communicated at all
+    if looked:  # perhaps nothing needs to be communicated at all
         best = _within(problem, looked.pop(0)[1], math.inf)
         if best is not None and best.priced.communication == 0 and best.priced.compute <= problem.least_alternative:
             return best
@@ -271,8 +271,8 @@ class Problem:
         self.local = [min(a, b / mesh.axis_size(tuple(u))) for a, b, u in zip(sizes, whole, held, strict=True)]
         outs = [math.prod(rule.out_shape(at)) for at in range(len(rule.outputs))]
         self.out_bytes = float(sum(outs) * self.itemsize)
-        self.chip, self.whole_bytes = mesh.hardware.chip, sum(whole) + self.out_bytes
-        self.launch = min((link.latency for link in mesh.links.values()), default=0.0)
+        self.chip, self.launch = mesh.hardware.chip, mesh.least_launch
+        self.whole_bytes = sum(whole) + self.out_bytes
         self.least_work = work_of(self, {}) / self.chip.flops_of(self.result_dtype)  # seconds on one device
 
     def afresh(self) -> "Problem":
