@@ -1,9 +1,7 @@
 """What sharding an 8B decoder over 64 GPUs will cost, known on a laptop: nothing is allocated.
 
-Run: python examples/decoder.py [h100 | tpu-v5p | …]
+Run: python examples/decoder.py
 """
-
-import sys
 
 import numpy as np
 
@@ -72,4 +70,8 @@ def main(hardware="h100"):
 
 
 if __name__ == "__main__":
-    print(main(*sys.argv[1:]))
+    explanation = main()
+    print(explanation)
+    reductions = [row for row in explanation.collectives if row.collective == "all_reduce tp"]
+    print("two all-reduces a layer and one for the embedding:", len(reductions) == 2 * LAYERS + 1)
+    print("it fits:", bool(explanation.fits))

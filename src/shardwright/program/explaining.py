@@ -212,7 +212,8 @@ def machine_of(mesh: Mesh) -> Machine:
 
 def _chip_words(hardware: Hardware) -> str:
     chip = hardware.chip
-    flops = ", ".join(f"{name} {value / 1e12:g}" for name, value in list(chip.flops.items())[:2])
+    usual = {name: chip.flops[name] for name in ("bfloat16", "float32") if name in chip.flops} or chip.flops
+    flops = ", ".join(f"{name} {value / 1e12:g}" for name, value in usual.items())
     note = f" ({hardware.note})" if hardware.note else ""
     return f"{hardware.name}: {flops} TFLOP/s, {size(chip.memory)} at {size(chip.memory_bandwidth)}/s{note}"
 

@@ -29,7 +29,7 @@ class Line:
     @property
     def label(self) -> str:
         """What its steps do."""
-        names = list(dict.fromkeys(row.label for row in self.rows))
+        names = list(dict.fromkeys(row.label for row in sorted(self.rows, key=lambda row: -row.seconds)))
         shown = ", ".join(names[:2]) + (", …" if len(names) > 2 else "")
         several = f" ({len(self.rows)})" if len(self.rows) > 1 else ""
         return f"{self.rows[0].inside}{shown}{several}"
@@ -52,8 +52,8 @@ class Line:
 
 
 def lines_of(rows: Sequence[Row]) -> list[list[Line]]:
-    """The lines of a table in blocks: what repeats is one block, run several times."""
-    single = [Line(group) for group in _grouped(rows)]
+    """The lines of a table in blocks: what repeats is one block, run several times. Steps that take no time are left out."""
+    single = [Line(group) for group in _grouped([row for row in rows if row.seconds or row.bytes])]
     numbers: dict[object, int] = {}
     keys = [numbers.setdefault(line.cells, len(numbers)) for line in single]
     return [[Line(line.rows, times) for line in single[a:b]] for a, b, times in _repeats(keys)]
@@ -75,37 +75,36 @@ def _place(row: Row) -> tuple[str, str, int]:
     return row.source, row.inside, row.times
 
 
-def _repeats(keys: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+def _repeats(keys: Sequence[int], first: int = 0) -> Iterator[tuple[int, int, int]]:
     """Blocks of keys that follow one another: where one begins and ends, and how often it comes.
 
     >>> list(_repeats([0, 1, 2, 1, 2, 1, 2, 3]))
     [(0, 1, 1), (1, 3, 3), (7, 8, 1)]
     """
-    at = once = 0  # what comes once begins at `once`
-    while at < len(keys):
-        length, times = _block(keys, at)
-        if times == 1:
-            at += 1
-            continue
-        if once < at:
-            yield once, at, 1
-        yield at, at + length, times
-        at = once = at + length * times
-    if once < len(keys):
-        yield once, len(keys), 1
+    at, length, times = _longest(keys)
+    if times == 1:
+        if keys:
+            yield first, first + len(keys), 1
+        return
+    end = at + length * times
+    yield from _repeats(keys[:at], first)
+    yield first + at, first + at + length, times
+    yield from _repeats(keys[end:], first + end)
 
 
-def _block(keys: Sequence[int], at: int) -> tuple[int, int]:
-    """The block that begins here and covers most by repeating: its length, and how often it comes."""
-    best = (1, 1)
-    for length in range(1, min(LONGEST, (len(keys) - at) // 2) + 1):
-        if keys[at] != keys[at + length]:
-            continue
-        block, times = keys[at : at + length], 1
-        while keys[at + times * length : at + (times + 1) * length] == block:
-            times += 1
-        if times > 1 and times * length > best[0] * best[1]:
-            best = (length, times)
+def _longest(keys: Sequence[int]) -> tuple[int, int, int]:
+    """The block that covers most by repeating: where it begins, its length, and how often it comes."""
+    best = (0, 1, 1)
+    for length in range(1, min(LONGEST, len(keys) // 2) + 1):
+        run = 0  # of keys that equal those a block later
+        for at in range(len(keys) - length + 1):
+            if at + length < len(keys) and keys[at] == keys[at + length]:
+                run += 1
+                continue
+            times = run // length + 1
+            if times > 1 and times * length > best[1] * best[2]:
+                best = (at - run, length, times)
+            run = 0
     return best
 
 
@@ -119,17 +118,20 @@ def text_of(rows: Sequence[Row]) -> list[str]:
             found.append(f"{gutter:<4}{_fitted(line.cells)}".rstrip())
     every = [line for block in blocks for line in block]
     if len(every) > COSTLIEST:
-        found += ["", "what takes longest:", *_costliest(every)]
+        found += ["what takes longest:", *_costliest(every)]
     return found
 
 
 def _costliest(lines: Sequence[Line]) -> Iterator[str]:
-    total = sum(line.seconds for line in lines)
-    for line in sorted(lines, key=lambda line: -line.seconds)[:COSTLIEST]:
-        if line.seconds:
-            times = f" ×{line.times}" if line.times > 1 else ""
-            source, share = _cut(short_source(line.rows[0].source), 24), line.seconds / total
-            yield f"  {share:4.0%} {duration(line.seconds):>9}  {source}  {_cut(line.label, 50)}{times}"
+    """The source lines and steps that take most of the time."""
+    spent: dict[tuple[str, str], float] = {}
+    for line in lines:
+        key = short_source(line.rows[0].source), line.label
+        spent[key] = spent.get(key, 0.0) + line.seconds
+    total = sum(spent.values())
+    for (source, label), seconds in sorted(spent.items(), key=lambda pair: -pair[1])[:COSTLIEST]:
+        if seconds:
+            yield f"  {seconds / total:4.0%} {duration(seconds):>9}  {_cut(source, 24)}  {_cut(label, 50)}"
 
 
 def _fitted(cells: Sequence[str]) -> str:
