@@ -337,7 +337,7 @@ def test_the_table_has_what_it_promises():
     lines = explanation.full().splitlines()
     assert lines[0].startswith("generic: ")  # the machine is named on top
     heads = [line.split() for line in lines if line.startswith("source")]
-    assert heads == [["source", "step", "result", "groups", "bytes", "bound", "network", "compute", "held"]]
+    assert heads == [["source", "step", "result", "groups", "bytes", "bound", "network", "compute", "limit", "held"]]
     assert any("all_reduce model(f64[8@data,4] + sum{model})" in line and "2 × 4" in line for line in lines)
     page = explanation._repr_html_()
     assert page.count("<tr>") == 3  # the head, what is computed in one line of the source, the reduction

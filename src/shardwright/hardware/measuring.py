@@ -5,6 +5,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from shardwright.errors import MeshError
@@ -46,7 +47,7 @@ def _on_torch(sizes: Sequence[int], repeats: int) -> Calibration:
     for size in sizes:
         tensor = torch.zeros(max(size // 4, 1), dtype=torch.float32, device=device)
         dist.barrier()
-        slowest = torch.tensor([_median(lambda x=tensor: reduced(x), repeats)], dtype=torch.float64, device=device)
+        slowest = torch.tensor([_median(partial(reduced, tensor), repeats)], dtype=torch.float64, device=device)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)  # the same on all processes
         found.append(Measured("all_reduce", 4 * tensor.numel(), float(slowest)))
     name = torch.cuda.get_device_name() if device.type == "cuda" else ""
@@ -54,8 +55,7 @@ def _on_torch(sizes: Sequence[int], repeats: int) -> Calibration:
 
 
 def _on_jax(sizes: Sequence[int], repeats: int) -> Calibration:
-    import jax
-
+    jax: Any = sys.modules["jax"]
     mesh = jax.make_mesh((jax.device_count(),), ("x",))
     spec = jax.sharding.PartitionSpec("x")
     reduce = jax.jit(
@@ -65,7 +65,7 @@ def _on_jax(sizes: Sequence[int], repeats: int) -> Calibration:
     for size in sizes:
         count = max(size // 4, 1)
         shards = jax.numpy.zeros((jax.device_count() * count,), "float32", device=jax.NamedSharding(mesh, spec))
-        seconds = _median(lambda x=shards: reduce(x).block_until_ready(), repeats)
+        seconds = _median(partial(lambda x: reduce(x).block_until_ready(), shards), repeats)
         found.append(Measured("all_reduce", 4 * count, seconds))
     return fitted(found, jax.device_count(), jax.devices()[0].device_kind)
 

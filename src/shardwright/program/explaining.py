@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardwright.hardware import Hardware
 from shardwright.mesh import Mesh
 from shardwright.plan import Each, Fused, LocalStep, OperationPlan, Step, work_of
 from shardwright.program.explanation import Explanation, Machine, Use
 from shardwright.program.memory import Held, Lifetimes, Memory, beside
-from shardwright.program.node import Compute, Cond, Node, Program, Rounds, programs_in, short_source
+from shardwright.program.node import Compute, Cond, Node, Program, Rounds, Type, programs_in, short_source
 from shardwright.program.rows import Row, size
 
 MOST_ADVICE = 3
@@ -23,11 +23,12 @@ def explained(program: Program, ran: "Ran | None" = None, outside: int = 0) -> E
     lives = Lifetimes(program)
     memory = lives.memory(program.nodes)
     rows: list[Row] = []
+    maker = _Rows(program)
     notes = list(program.notes)
     totals = _Totals()
     spent: dict[Node, tuple[float, float]] = {}  # seconds of communication and of computation
     for node, before, during in zip(program.nodes, memory.before, memory.during, strict=True):
-        row = _row(node, outside + during, program)
+        row = maker.row(node, outside + during)
         own = _Totals()
         if row is not None:
             rows.append(_measured(row, node, ran))
@@ -109,46 +110,59 @@ def _measured(row: Row, node: Node, ran: Ran | None) -> Row:
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _row(node: Node, memory: int, program: Program) -> Row | None:
-    what = node.what
-    communicates = isinstance(what, Step | Fused | LocalStep)
-    if not communicates and not isinstance(what, Compute | Each) and not programs_in(what):
-        return None
-    operands = tuple(str(x.type) if isinstance(x, Node) else repr(x) for x in node.inputs)
-    results = tuple(map(str, node.types))
-    origins = {
-        axis: program.origins.get(node, {}).get(axis, f"{node.title}, by cost")
-        for kind in node.types
-        if kind.sharding is not None
-        for axis in kind.sharding.axes
-    }
-    if communicates:
-        over = f"{what.name} {','.join(what.axes)}".rstrip()
-        figures = what.groups, what.received, what.lower_bound, what.time
-        implicit = (what.name, what.axes, node.source) in program.implicit
-        limit = "network" if what.received else ""
-        row = Row(what.name, node.source, operands, results, over, *figures, memory, origins, node.plan)
-        return replace(row, limit=limit, implicit=implicit)
-    row = Row(node.title, node.source, operands, results, "", "", 0, 0, 0.0, memory, origins, node.plan)
-    return row if programs_in(what) else _computed(row, node, program.mesh)
+class _Rows:
+    """Makes the rows of a program."""
 
+    def __init__(self, program: Program) -> None:
+        self.program, self.chip = program, program.mesh.hardware.chip
+        self._texts: dict[Type, str] = {}  # programs have few types
 
-def _computed(row: Row, node: Node, mesh: Mesh) -> Row:
-    """A local step with its work, the bytes that it touches, and the time that they take on a chip."""
-    chip, plan = mesh.hardware.chip, node.plan
-    if plan is None:
-        touched = sum(x.type.local_bytes for x in node.nodes) + sum(kind.local_bytes for kind in node.types)
-        dtype = node.types[0].dtype if node.types else "float32"
-        return replace(row, touched=touched, compute=chip.seconds(0.0, touched, dtype), limit="memory")
-    price, work, dtype = plan.strategy.priced, work_of(plan.problem, plan.strategy.placement), plan.problem.result_dtype
-    return replace(
-        row,
-        compute=price.compute,
-        work=work,
-        touched=price.memory,
-        limit=chip.bound(work, price.memory, dtype),
-        redundancy=_redundancy(plan, mesh),
-    )
+    def _text(self, kind: Type) -> str:
+        found = self._texts.get(kind)
+        if found is None:
+            found = self._texts[kind] = str(kind)
+        return found
+
+    def row(self, node: Node, memory: int) -> Row | None:
+        """The row of a node; None if nothing is done."""
+        what = node.what
+        if isinstance(what, Step | Fused | LocalStep):
+            over = f"{what.name} {','.join(what.axes)}".rstrip()
+            figures = over, what.groups, what.received, what.lower_bound, what.time
+            implicit = (what.name, what.axes, node.source) in self.program.implicit
+            extra = {"limit": "network" if what.received else "", "implicit": implicit}
+            return self._made(what.name, node, figures, memory, extra)
+        inside = programs_in(what)
+        if not inside and not isinstance(what, Compute | Each):
+            return None
+        return self._made(node.title, node, ("", "", 0, 0, 0.0), memory, {} if inside else self._computed(node))
+
+    def _made(
+        self, name: str, node: Node, figures: tuple[str, str, int, int, float], memory: int, extra: dict[str, Any]
+    ) -> Row:
+        operands = tuple(self._text(x.type) if isinstance(x, Node) else repr(x) for x in node.inputs)
+        results = tuple(map(self._text, node.types))
+        axes = dict.fromkeys(axis for kind in node.types if kind.sharding is not None for axis in kind.sharding.axes)
+        known = self.program.origins.get(node, {})
+        origins = {axis: known.get(axis) or f"{node.title}, by cost" for axis in axes}
+        return Row(name, node.source, operands, results, *figures, memory, origins, node.plan, **extra)
+
+    def _computed(self, node: Node) -> dict[str, Any]:
+        """The work of a local step, the bytes that it touches, and the time that they take on a chip."""
+        chip, plan = self.chip, node.plan
+        if plan is None:
+            touched = sum(x.type.local_bytes for x in node.nodes) + sum(kind.local_bytes for kind in node.types)
+            dtype = node.types[0].dtype if node.types else "float32"
+            return {"touched": touched, "compute": chip.seconds(0.0, touched, dtype), "limit": "memory"}
+        price, dtype = plan.strategy.priced, plan.problem.result_dtype
+        work = work_of(plan.problem, plan.strategy.placement)
+        return {
+            "compute": price.compute,
+            "work": work,
+            "touched": price.memory,
+            "limit": chip.bound(work, price.memory, dtype),
+            "redundancy": _redundancy(plan, self.program.mesh),
+        }
 
 
 def _redundancy(plan: OperationPlan, mesh: Mesh) -> int:

@@ -10,7 +10,7 @@ from shardwright.program.tables import legend, page_of, text_of, wrapped
 
 FEW = 3  # operations of a program whose strategies are printed with it
 SCHEMA = 1  # the version of `Explanation.json`
-HEAD = ("source", "step", "result", "groups", "bytes", "bound", "network", "compute", "held")
+HEAD = ("source", "step", "result", "groups", "bytes", "bound", "network", "compute", "limit", "held")
 
 
 @dataclass(frozen=True)

@@ -440,7 +440,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     >>> mesh = Mesh(x=4)
     >>> a, b = shard(np.ones((128, 64)), mesh, P("x")), shard(np.ones((64, 32)), mesh, P())
     >>> print(explain(lambda a, b: a @ b, a, b).rows[-1].reason)
-    it takes 0 s, the next best 3.492 µs
+    it takes 40.96 ns, the next best 3.36 µs
 
     The function is traced, not run. A strategy is printed as `axis → factor`: factors are the index ranges of the operation's
     rule, m, k and n of a matmul, `...0`, `...1` for dims that broadcast (the last one highest), d0, d1 for dims by

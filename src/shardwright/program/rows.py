@@ -115,6 +115,7 @@ class Row:
             *counted,
             duration(self.time),
             f"{duration(self.compute)}{REDUNDANT if self.redundancy > 1 and self.compute else ''}",
+            self.limit,
             f"{self.memory:,}",
         )
 

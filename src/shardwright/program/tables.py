@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from shardwright.program.node import short_source
 from shardwright.program.rows import IMPLICIT, REDUNDANT, Row, duration, size
 
-WIDTHS = (13, 26, 22, 7, 8, 9)  # with a gutter of 4 and gaps of 2: 99 columns
-HEAD = ("source", "step", "result", "bytes", "network", "compute")
+WIDTHS = (13, 24, 16, 7, 8, 9, 7)  # with a gutter of 4 and gaps of 2: 100 columns
+HEAD = ("source", "step", "result", "bytes", "network", "compute", "limit")
 LONGEST = 256  # lines of a block that repeats
 COSTLIEST = 10
 
@@ -48,6 +48,7 @@ class Line:
             size(received) if received else "",
             duration(time) if time else "",
             (duration(compute) + mark) if compute else "",
+            max(self.rows, key=lambda row: row.seconds).limit,
         )
 
 
@@ -136,7 +137,7 @@ def _costliest(lines: Sequence[Line]) -> Iterator[str]:
 
 def _fitted(cells: Sequence[str]) -> str:
     parts = (
-        _cut(cell, width).ljust(width) if at < 3 else cell.rjust(width)
+        cell.rjust(width) if 3 <= at < 6 else _cut(cell, width).ljust(width)
         for at, (cell, width) in enumerate(zip(cells, WIDTHS, strict=True))
     )
     return "  ".join(parts).rstrip()
