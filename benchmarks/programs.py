@@ -1,7 +1,10 @@
 """Programs: what a warm call adds to NumPy's own, what lowering a transformer costs, how that grows."""
 
 import gc
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from harness import best_of, report
@@ -91,6 +94,23 @@ def lowering() -> None:
     report("12-layer transformer on 512 devices, traced to final", best, 1, "s", detail)
 
 
+def explaining() -> None:
+    """An 8B decoder on 64 devices from its shapes to its table, in a process of its own."""
+    example = Path(__file__).parents[1] / "examples" / "decoder.py"
+    code = f"""
+import resource, runpy, time
+import shardwright
+example = runpy.run_path({str(example)!r})
+start = time.perf_counter()
+text = str(example["main"]())
+print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
+    seconds, gigabytes = min(tuple(map(float, run.stdout.split())) for run in runs)
+    report("32-layer 8B decoder on 64 devices, explained", seconds, 1.5, "s")
+    report("memory of the process that explains it", gigabytes, 1, "GiB")
+
+
 def growth() -> None:
     """Seconds a node for a long chain, against those for a short one."""
     per_node = []
@@ -118,6 +138,7 @@ def growth() -> None:
 def main() -> None:
     warm()
     lowering()
+    explaining()
     growth()
 
 

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from shardwright import collectives, errors, nn, numpy, random, rules
+from shardwright import collectives, errors, hardware, nn, numpy, random, rules
 from shardwright.arrays import (
     Array,
     PerDevice,
@@ -63,6 +63,7 @@ __all__ = [
     "from_process_local",
     "from_shards",
     "gather",
+    "hardware",
     "launch",
     "match_sharding_rule",
     "measure",

@@ -19,7 +19,7 @@ BLOCK = re.compile(r"```(?P<kind>\w+)\n(?P<body>.*?)```", re.S)
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_blocks_print_what_the_page_says(page, tmp_path):
-    names, printed = {}, None
+    names, printed, above = {}, None, []
     for block in BLOCK.finditer(page.read_text()):
         if block["kind"] == "python":
             out = io.StringIO()
@@ -31,8 +31,10 @@ def test_code_blocks_print_what_the_page_says(page, tmp_path):
                 continue
             with contextlib.redirect_stdout(out):
                 exec(compile(block["body"], str(page), "exec"), names)
-            printed = out.getvalue()
-        elif block["kind"] == "text" and printed is not None:
+            printed = None if out.getvalue() in above else out.getvalue()
+        elif block["kind"] == "text" and printed is None:
+            above.append(block["body"])  # perhaps shown before the code that prints it
+        elif block["kind"] == "text":
             assert printed == block["body"]
             printed = None
     assert not printed, f"{page.name} prints something that it does not show:\n{printed}"
@@ -49,8 +51,8 @@ def test_the_picture_in_the_readme_is_the_librarys():
     import numpy as np
 
     x = sw.shard(np.zeros((6, 10), np.float32), sw.Mesh(data=2, model=4), sw.P("data", "model"))
-    first = next(block for block in BLOCK.finditer((ROOT / "README.md").read_text()) if block["kind"] == "text")
-    assert first["body"] == sw.picture(x) + "\n"
+    shown = [block["body"] for block in BLOCK.finditer((ROOT / "README.md").read_text()) if block["kind"] == "text"]
+    assert any(body.startswith(sw.picture(x) + "\n") for body in shown)
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "examples").glob("*.py")), ids=lambda page: page.name)

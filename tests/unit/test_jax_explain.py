@@ -285,10 +285,13 @@ def test_name_stacks_are_a_column():
 
     explanation = sw.jax.explain(jax.jit(named, out_shardings=on(MESH)), shaped((16, 32), None, "y"))
     assert explanation.rows[0].stack == "jit(named)/attention/reduce_sum"
-    head, first, *_ = str(explanation).splitlines()
-    assert head.split() == ["source", "name", "stack", "step", "result", "groups", "bytes", "bound", "time"]
+    machine, axes, head, first, *_ = str(explanation).splitlines()
+    assert machine.startswith("generic: ")
+    assert "not your machine" in machine
+    assert axes.startswith("axes: x=2")
+    assert head.split() == ["source", "name", "stack", "step", "result", "groups", "bytes", "bound", "network"]
     assert first.split()[:3] == [line_of(named, "jnp.sum"), "jit(named)/attention/reduce_sum", "all_reduce"]
-    assert "<th>name stack</th>" in explanation._repr_html_()
+    assert "all_reduce y" in explanation._repr_html_()
 
 
 def test_nothing_is_allocated():
@@ -330,13 +333,13 @@ def test_a_mesh_of_permuted_devices_of_ours():
 
 
 def test_a_mesh_of_ones_own_names_axes_and_has_links():
-    """y is q and r together. A ring of 4 receives 1,536 B twice around: at 1 GB/s, without latency."""
-    mesh = sw.Mesh(p=2, q=2, r=2, links=sw.Link(bandwidth=1e9, latency=0.0))
+    """y is q and r together. Of 1,536 B half come along each axis: at 1 GB/s, without latency."""
+    mesh = sw.Mesh(p=2, q=2, r=2, links=sw.Link(bandwidth=1e9, latency=0.0, hop=0.0))
     args = shaped((16, 32), None, "y"), shaped((32, 16), "y", None)
     jitted = jax.jit(lambda a, b: a @ b, out_shardings=on(MESH))
     explanation = sw.jax.explain(jitted, *args, mesh=mesh)
     assert steps(explanation) == [("all_reduce q,r", "2 × 4", 1536)]
-    assert explanation.total_time == pytest.approx(1536e-9)
+    assert explanation.total_time == pytest.approx(768e-9)
     turned = Mesh(np.array(jax.devices()).reshape(2, 4).T, ("m", "n"))
     assert steps(sw.jax.explain(jitted, *args, mesh=turned)) == [("all_reduce m", "2 × 4", 1536)]
 
@@ -369,7 +372,7 @@ def test_without_a_mesh_groups_are_sizes():
     assert (explanation.total_time, explanation.rows[0].time) == (None, None)
     assert "the mesh of the 8 devices is unknown: groups are shown by their sizes" in str(explanation)
     assert "XLA gave no module from before its partitioner" in str(explanation)
-    assert "a device receives 96 B in unknown time" in str(explanation)
+    assert "1 steps take an unknown time\na device receives 96 B and holds" in str(explanation)
 
 
 def test_a_backend_without_the_option_still_explains():

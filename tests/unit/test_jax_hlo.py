@@ -566,8 +566,8 @@ def test_the_older_form_of_metadata():
 
 
 def test_times_are_those_of_the_links():
-    """y: 3 hops of 1 µs, 1 GB/s, 768 B. x, a faster link: 1 hop of 2 µs, 4 GB/s, 256 B. A ring goes around twice: 384 B."""
-    slow, fast = sw.Link(bandwidth=1e9, latency=1e-6), sw.Link(bandwidth=4e9, latency=2e-6)
+    """y: a launch of 1 µs, 768 B both ways around at 1 GB/s each. x, a faster link: 2 µs, 256 B one way at 4 GB/s."""
+    slow, fast = sw.Link(bandwidth=1e9, latency=1e-6, hop=0.0), sw.Link(bandwidth=4e9, latency=2e-6, hop=0.0)
     mesh = sw.Mesh(x=2, y=4, links={"x": fast, "y": slow})
     lines = [
         f"%a = f32[16,16] all-gather(%p), replica_groups=[2,4]<=[8], dimensions={{0}}, {GLOBAL}",
@@ -576,7 +576,7 @@ def test_times_are_those_of_the_links():
         f"%d = f32[4,16] all-reduce(%p), replica_groups={{{{0,3}},{{1,2}},{{4,7}},{{5,6}}}}, to_apply=%add, {GLOBAL}",
     ]
     part = walk(P0, *lines, devices=Devices(1, 8, mesh, tuple(range(8))), more=ADD)
-    # The last is not along axes: two devices on the slowest link, one hop twice, 256 B.
-    expected = [3e-6 + 768e-9, 2e-6 + 64e-9, 6e-6 + 384e-9, 2e-6 + 256e-9]
+    # The third receives 384 B both ways. The last is not along axes: two devices on the slowest link, 256 B one way.
+    expected = [1e-6 + 384e-9, 2e-6 + 64e-9, 1e-6 + 192e-9, 1e-6 + 256e-9]
     np.testing.assert_allclose([row.time for row in part.rows], expected)
     np.testing.assert_allclose(part.time, sum(expected))

@@ -213,7 +213,7 @@ def test_links():
     assert mesh.links["x"] == sw.Link()
     assert mesh.links["y"].kind == "line"
     assert mesh.submesh((1, 2)).links == mesh.links
-    with pytest.raises(MeshError, match=r"Link kind 'star' is unknown. Use one of ring, line, torus, all_to_all"):
+    with pytest.raises(MeshError, match=r"Link kind 'star' is unknown. Use one of ring, line, switch, torus, full"):
         sw.Link("star")
     with pytest.raises(MeshError, match=r"bandwidth 0 B/s"):
         sw.Link(bandwidth=0)

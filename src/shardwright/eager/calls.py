@@ -26,6 +26,7 @@ from shardwright.sharding import Sharding, layout_of
 WARN_ABOVE = 16 * 2**20  # bytes that an implicit gather may bring to a device unnoticed
 
 _strict: ContextVar[bool] = ContextVar("strict", default=False)
+_weights_may: ContextVar[bool] = ContextVar("weights", default=False)  # be gathered inside strict()
 _tracer: ContextVar[Any] = ContextVar("tracer", default=None)
 
 
@@ -47,22 +48,26 @@ def lifted(array: Any) -> Any:
 
 
 @contextlib.contextmanager
-def strict() -> Iterator[None]:
+def strict(*, weights: bool = False) -> Iterator[None]:
     """Inside, an operation that would gather a sharded dim unasked raises `ImplicitGatherError` instead.
+
+    With `weights=True` a program may gather its parameters, those placed by a rule or named `params`, `parameters` or
+    `weights`, as fully sharded training does.
 
     It holds for the thread or asyncio task that entered it. A new thread is not strict: enter `strict()` in the thread, or
     run its function with `contextvars.copy_context().run`. Tasks inherit it when they are created.
     """
-    token = _strict.set(True)
+    token, inner = _strict.set(True), _weights_may.set(weights)
     try:
         yield
     finally:
         _strict.reset(token)
+        _weights_may.reset(inner)
 
 
-def is_strict() -> bool:
-    """Whether implicit gathers are errors here."""
-    return _strict.get()
+def strictness() -> tuple[bool, bool]:
+    """Whether implicit gathers are errors here, and whether weights may be gathered all the same."""
+    return _strict.get(), _weights_may.get()
 
 
 Seen = Callable[[Any, Sequence[Any], Any], None]  # is told of an operation that ran: how, its operands, its results
@@ -376,15 +381,21 @@ def _inplace(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 # -- implicit gathers --------------------------------------------------------------------------------------------------
 
 
-def mind_gathers(gathers: Sequence[ImplicitGather], line: str = "") -> None:
-    """Warn of large gathers; inside `strict()` refuse any."""
-    if not _strict.get() and all(size <= WARN_ABOVE for *_, size in gathers):
+def mind_gathers(gathers: Sequence[ImplicitGather], line: str = "", weights: bool = False) -> None:
+    """Warn of large gathers; inside `strict()` refuse any. Those of weights are intended: none is warned of."""
+    if not _strict.get() and (weights or all(size <= WARN_ABOVE for *_, size in gathers)):
+        return
+    if weights and _weights_may.get():
         return
     line = line or source_line()
     for name, text, dims, size in gathers:
         where = f"dim {', '.join(map(str, dims))}" if dims else "every dim"
         message = f"{name} gathers {where} of {text}: {size:,} bytes to every device. "
         advice = "Shard the operands so that it need not, or reshard explicitly where you mean it."
+        if weights:
+            advice = (
+                "It is a parameter; if weights are to be gathered where they are used, enter sw.strict(weights=True)."
+            )
         if _strict.get():
             raise ImplicitGatherError(f"{message}{advice} ({'; '.join(filter(None, (line, 'inside strict()')))})")
         if size > WARN_ABOVE:

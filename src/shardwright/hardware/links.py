@@ -1,73 +1,72 @@
-"""`Link`, the connection between the devices along an axis, and the α-β price of sending bytes over several of them."""
+"""`Link`: what connects the devices along an axis."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
 
 from shardwright.errors import MeshError
 
-_SPEED = {"ring": 1.0, "line": 0.5, "torus": 2.0, "all_to_all": 1.0}  # of the link's bandwidth, for a whole group
-KINDS = tuple(_SPEED)
+KINDS = ("ring", "line", "switch", "torus", "full")
+_OTHER_NAMES = {"all_to_all": "full"}
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The connection between neighbours along one mesh axis: its kind, bytes per second each way, seconds of latency.
+    """What connects the devices along an axis: its kind, the bytes per second it attains one way, its latencies in seconds.
 
     >>> Link("line", bandwidth=50e9)
     Link(kind='line', bandwidth=50000000000.0, latency=1e-06)
+    >>> Link("switch", 370e9, efficiency=370 / 450).peak
+    450000000000.0
+
+    In a ring, a line, a torus and a full mesh `bandwidth` is that of the link to one neighbour, in a switch that of a device.
+    `latency` is what it takes to launch a collective, `hop` what each message on its way adds. `bandwidth` is attained:
+    `efficiency` of the peak. A switch that `reduces_in_network` adds up what devices send. "all_to_all" is another name of
+    "full".
     """
 
     kind: str = "ring"
     bandwidth: float = 100e9
     latency: float = 1e-6
+    hop: float = 1e-6
+    efficiency: float = 1.0
+    reduces_in_network: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
+        kind = _OTHER_NAMES.get(self.kind, self.kind) if isinstance(self.kind, str) else self.kind
+        if kind not in KINDS:
             raise MeshError(f"Link kind {self.kind!r} is unknown. Use one of {', '.join(KINDS)}.")
-        for name in ("bandwidth", "latency"):
+        object.__setattr__(self, "kind", KINDS[KINDS.index(kind)])
+        for name in ("bandwidth", "latency", "hop", "efficiency"):
             if not isinstance(getattr(self, name), Real):
                 raise MeshError(f"A link's {name} is a number; got {getattr(self, name)!r}.")
-        if not self.bandwidth > 0 or not self.latency >= 0:
+        if not self.bandwidth > 0 or not self.latency >= 0 or not self.hop >= 0:
             raise MeshError(
-                f"A link of bandwidth {self.bandwidth} B/s and latency {self.latency} s can't be: "
-                f"give a positive bandwidth and a latency of at least 0."
+                f"A link of bandwidth {self.bandwidth} B/s and latency {self.latency} s, {self.hop} s a hop can't be: "
+                f"give a positive bandwidth and latencies of at least 0."
             )
-        object.__setattr__(self, "kind", KINDS[KINDS.index(self.kind)])
-        object.__setattr__(self, "bandwidth", float(self.bandwidth))
-        object.__setattr__(self, "latency", float(self.latency))
+        if not 0 < self.efficiency <= 1:
+            raise MeshError(
+                f"A link's efficiency is {self.efficiency}; it is the part of the peak that its bandwidth is, so give more "
+                f"than 0 and at most 1."
+            )
+        for name in ("bandwidth", "latency", "hop", "efficiency"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        object.__setattr__(self, "reduces_in_network", bool(self.reduces_in_network))
+
+    @property
+    def peak(self) -> float:
+        """The line rate: bytes per second one way that the link never exceeds."""
+        return self.bandwidth / self.efficiency
 
     def __repr__(self) -> str:
-        return f"Link(kind={self.kind!r}, bandwidth={_number(self.bandwidth)}, latency={_number(self.latency)})"
+        shown = [f"kind={self.kind!r}", f"bandwidth={_number(self.bandwidth)}", f"latency={_number(self.latency)}"]
+        for field in fields(self)[3:]:
+            value = getattr(self, field.name)
+            if value != field.default:
+                shown.append(f"{field.name}={value if isinstance(value, bool) else _number(value)}")
+        return f"Link({', '.join(shown)})"
 
 
 def _number(value: float) -> str:
     return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
-
-
-Group = Sequence[tuple[int, Link]]  # per axis that a collective runs along: how many devices, and what connects them
-
-
-def latency(size: int, link: Link) -> float:
-    """Seconds before the first byte of a collective along one axis has reached every member."""
-    return link.latency * (math.ceil(math.log2(size)) if link.kind == "all_to_all" else size - 1)
-
-
-def seconds_per_byte(group: Group) -> float:
-    """Seconds that a byte takes along axes: the slowest of their links sets the pace."""
-    return max(1 / (link.bandwidth * _SPEED[link.kind]) for _, link in group)
-
-
-def seconds(group: Group, received: float, rounds: int = 1, neighbours: bool = False) -> float:
-    """Seconds until the busiest device has received its bytes, `rounds` times around the group.
-
-    >>> round(seconds([(4, Link())], 3_000_000) * 1e6)  # µs: three hops of a ring, then 3 MB at 100 GB/s
-    33
-
-    `neighbours` is for messages that only go to the next device.
-    """
-    if not received:
-        return 0.0
-    hops = sum(link.latency if neighbours else latency(size, link) for size, link in group)
-    return rounds * hops + received * seconds_per_byte(group)

@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 
 from shardwright.errors import ProgramError
-from shardwright.hardware import Link, seconds, seconds_per_byte
+from shardwright.hardware import Fabric
 from shardwright.jax.devices import Devices
 from shardwright.jax.hlo import Computation, Instruction, Module, Tensor, tensors
 from shardwright.jax.replica_groups import Groups, axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
@@ -32,6 +32,8 @@ KINDS = {
 }
 # With a channel their groups have partitions; those of the others have replicas or devices.
 _BY_PARTITION = {"all_to_all", "ragged_all_to_all", "permute", "broadcast", "reduce"}
+# Permutes go to any device, as our own do; a reduction to one device takes as long as its reverse, a broadcast.
+_PRICED_AS = {"permute": "exchange", "ragged_all_to_all": "all_to_all", "reduce": "broadcast"}
 _PAIRS = "_xla_send_recv_source_target_pairs"
 _MOST_SHOWN = 4  # groups that are printed where they are not along axes
 
@@ -45,11 +47,11 @@ class Members:
     axes: tuple[str, ...] | None
     listed: str = ""  # the groups themselves, where they are not along axes
 
-    def links(self, mesh: Mesh) -> tuple[tuple[int, Link], ...]:
-        """For each axis its number of devices and its link; of other groups the slowest link of the mesh."""
+    def fabric(self, mesh: Mesh) -> Fabric:
+        """The links of the axes; of other groups the slowest link of the mesh."""
         if self.axes is not None:
-            return mesh.links_along(self.axes)
-        return ((self.size, max(mesh.links.values(), key=lambda link: seconds_per_byte([(self.size, link)]))),)
+            return mesh.fabric(self.axes)
+        return Fabric([(self.size, min(mesh.links.values(), key=lambda link: link.bandwidth))])
 
 
 def kind_of(instruction: Instruction) -> str | None:
@@ -99,7 +101,7 @@ def row_of(module: Module, computation: Computation, instruction: Instruction, k
 
 def _time(kind: str, received: int, members: Members, mesh: Mesh) -> float:
     """Seconds over the links of the axes; the operands of one collective share its messages."""
-    return seconds(members.links(mesh), received, 2 if kind == "all_reduce" else 1) if received else 0.0
+    return members.fabric(mesh).seconds(_PRICED_AS.get(kind, kind), received)
 
 
 def unknown_row(module: Module, instruction: Instruction) -> Row:

@@ -15,7 +15,7 @@ from shardwright.jax.findings import Finding, find
 from shardwright.jax.hlo import Module, parse
 from shardwright.jax.walking import Walk
 from shardwright.mesh import Mesh
-from shardwright.program import Explanation
+from shardwright.program import Explanation, machine_of
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,10 @@ def explain_lowered(lowered: Any, mesh: Mesh | JaxMesh | None = None, shardings:
     notes += [str(memory)] if memory is not None else ["memory: this backend has no memory analysis"]
     peak = memory.peak if memory is not None else 0
     time = part.time if devices.mesh is not None else None
-    return JaxExplanation(part.rows, peak, part.bytes, time, tuple(notes), memory=memory, findings=findings)
+    machine = None if devices.mesh is None else machine_of(devices.mesh)
+    return JaxExplanation(
+        part.rows, peak, part.bytes, time, tuple(notes), memory=memory, findings=findings, machine=machine
+    )
 
 
 def _headline(devices: Devices, sends: bool) -> Iterator[str]:

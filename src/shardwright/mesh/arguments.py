@@ -7,7 +7,7 @@ from keyword import iskeyword
 import numpy as np
 
 from shardwright.errors import MeshError
-from shardwright.hardware import Link
+from shardwright.hardware import Hardware, Link, Pieces
 from shardwright.mesh.axes import as_ints, check_devices, check_name
 
 FEW = 8  # ids that are written one by one
@@ -109,10 +109,33 @@ def checked_ids(devices: Sequence[int]) -> Sequence[int]:
     return range(len(ids)) if ids == tuple(range(len(ids))) else ids
 
 
+def laid_from(
+    hardware: Hardware, links: Link | Mapping[str, Link] | None, sizes: dict[str, int]
+) -> tuple[dict[str, Pieces], dict[str, Link], dict[str, Link]]:
+    """The pieces of each axis, the links that were given and are not the hardware's, the outermost link of each axis."""
+    given = links_from(links, tuple(sizes))
+    pieces: dict[str, Pieces] = {}
+    own: dict[str, Link] = {}
+    outermost: dict[str, Link] = {}
+    for (name, size), laid in zip(sizes.items(), hardware.lay(tuple(sizes.values())), strict=True):
+        link = given.get(name)
+        known = None if laid is None else laid[-1][1] if laid else hardware.levels[0].link
+        if link is not None and not (link == known and (laid is None or len(laid) < 2)):
+            own[name] = link
+            laid, known = ((size, link),), link
+        if laid is None or known is None:
+            raise MeshError(
+                f"{hardware.name} connects {hardware.size} chips; a mesh of {math.prod(sizes.values())} devices goes beyond it "
+                f"at axis {name!r}. Choose smaller sizes or other hardware, or give the axis its own links=."
+            )
+        pieces[name], outermost[name] = laid, known
+    return pieces, own, outermost
+
+
 def links_from(links: Link | Mapping[str, Link] | None, names: tuple[str, ...]) -> dict[str, Link]:
-    """The link of each axis."""
+    """The links that were given, by axis."""
     if links is None or isinstance(links, Link):
-        return dict.fromkeys(names, links or Link())
+        return {} if links is None else dict.fromkeys(names, links)
     for axis, link in links.items():
         if not isinstance(link, Link):
             raise MeshError(f"links gives {link!r} for axis {axis!r}; give a Link, such as Link('ring').")
@@ -120,7 +143,7 @@ def links_from(links: Link | Mapping[str, Link] | None, names: tuple[str, ...]) 
     if unknown:
         raise MeshError(f"links names axis {unknown[0]!r}; the mesh has only {', '.join(map(repr, names))}.")
     given = {check_name(axis): link for axis, link in links.items()}
-    return {name: given.get(name, Link()) for name in names}
+    return {name: given[name] for name in names if name in given}
 
 
 def checked_device(device: object, engine: str) -> str:
@@ -150,7 +173,7 @@ def checked_timeout(timeout: object) -> float | None:
 
 def is_parameter(name: str) -> bool:
     """Whether an axis can be named as Mesh(name=2): other letters than ASCII's may stand for several names."""
-    fixed = ("devices", "engine", "device", "timeout", "links", "__debug__")
+    fixed = ("devices", "engine", "device", "timeout", "hardware", "links", "__debug__")
     return name.isascii() and name.isidentifier() and not iskeyword(name) and name not in fixed
 
 

@@ -1,8 +1,9 @@
 """`Mesh`: the devices as a grid with named axes. An immutable value: it holds positions and groups and never computes."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise, product
 from types import MappingProxyType
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.errors import MeshError
-from shardwright.hardware import Link
+from shardwright.hardware import GENERIC, Fabric, Hardware, Link, Pieces, hardware_from, short
 from shardwright.mesh.arguments import (
     FEW,
     axes_from,
@@ -21,7 +22,7 @@ from shardwright.mesh.arguments import (
     checked_timeout,
     count_of,
     is_parameter,
-    links_from,
+    laid_from,
     resolve_sizes,
     shortened,
     spelled,
@@ -42,21 +43,25 @@ class Mesh:
     [(0, 4), (1, 5), (2, 6), (3, 7)]
 
     `devices` is the number of devices (then one size may be -1), or their ids in row-major order; the default ids count
-    from 0. `engine` is "numpy", "literal", "torch" or "jax". `device` is what torch keeps shards on ("cpu" by
-    default), or the platform whose devices JAX uses (its default one). `timeout` is how many seconds
-    processes wait for one another; equal meshes may differ in it. `links` is one `Link` for all axes or a mapping from axis to
-    `Link`. An axis with the name of one of these parameters must be given in a mapping: `Mesh({"devices": 2})`. A mesh has at
-    most 1,048,576 devices.
+    from 0. `engine` is "numpy", "literal", "torch" or "jax". `device` is what torch keeps shards on ("cpu" by default), or the
+    platform whose devices JAX uses (its default one). `timeout` is how many seconds processes wait for one another; equal
+    meshes may differ in it. `hardware` is the machine that times are given for: the name of a preset or a `Hardware`, on
+    whose levels the axes lie from the last one, the innermost, outward. `links` replaces what connects axes: one `Link` for
+    all of them or a mapping from axis to `Link`. An axis with the name of one of these parameters must be given in a mapping:
+    `Mesh({"devices": 2})`. A mesh has at most 1,048,576 devices.
     """
 
     __slots__ = (
         "__weakref__",
         "_hash",
+        "_own_links",
+        "_pieces",
         "_positions",
         "axis_names",
         "device",
         "device_ids",
         "engine",
+        "hardware",
         "links",
         "shape",
         "size",
@@ -72,7 +77,10 @@ class Mesh:
     engine: str
     device: str  # what torch calls the kind of device that holds shards, such as "cuda"; a platform of JAX
     timeout: float | None  # seconds; no part of equality
-    links: Mapping[str, Link]
+    hardware: Hardware
+    links: Mapping[str, Link]  # of an axis on several levels the outermost
+    _own_links: Mapping[str, Link]  # that were given and are not the hardware's
+    _pieces: Mapping[str, Pieces]
     _hash: int
     _positions: dict[int, int] | None
 
@@ -86,6 +94,7 @@ class Mesh:
         engine: str = "numpy",
         device: str | None = None,
         timeout: float | None = None,
+        hardware: str | Hardware | None = None,
         links: Link | Mapping[str, Link] | None = None,
         **sizes: int,
     ) -> None:
@@ -102,8 +111,13 @@ class Mesh:
         fill(self, "engine", engine)
         fill(self, "device", checked_device(device, engine))
         fill(self, "timeout", checked_timeout(timeout))
-        fill(self, "links", MappingProxyType(links_from(links, names)))
-        fill(self, "_hash", hash((names, resolved, ids, engine, self.device, tuple(self.links.values()))))
+        machine = hardware_from(hardware)
+        pieces, own, outermost = laid_from(machine, links, dict(self.sizes))
+        fill(self, "hardware", machine)
+        fill(self, "links", MappingProxyType(outermost))
+        fill(self, "_own_links", own)
+        fill(self, "_pieces", pieces)
+        fill(self, "_hash", hash((names, resolved, ids, engine, self.device, machine.name, *own.items())))
         fill(self, "_positions", None)
 
     @classmethod
@@ -114,6 +128,7 @@ class Mesh:
         split_physical_axes: bool = False,
         *,
         link: Link | None = None,
+        hardware: str | Hardware | None = None,
         engine: str = "numpy",
         device: str | None = None,
         timeout: float | None = None,
@@ -124,12 +139,13 @@ class Mesh:
         (0, 1, 2, 3)
 
         Each logical axis uses entire physical axes; if that is impossible, MeshError is raised. With
-        `split_physical_axes`, several logical axes may share a physical axis, its links and its bandwidth.
+        `split_physical_axes`, several logical axes may share a physical axis, its links and its bandwidth. Physical axes are
+        rings of `link`, by default that of the hardware's innermost level.
         """
-        ids, links = lay_out(
-            as_ints(physical, "The physical topology"), dict(logical), split_physical_axes, link or Link()
-        )
-        return cls(logical, devices=ids, links=links, engine=engine, device=device, timeout=timeout)
+        inner = hardware_from(hardware).levels[0].link
+        along = link or (replace(inner, kind="ring") if inner.kind == "torus" else inner)
+        ids, links = lay_out(as_ints(physical, "The physical topology"), dict(logical), split_physical_axes, along)
+        return cls(logical, devices=ids, links=links, hardware=hardware, engine=engine, device=device, timeout=timeout)
 
     # -- a value ------------------------------------------------------------------------------------------------------
 
@@ -150,7 +166,7 @@ class Mesh:
         return self._key() == other._key()
 
     def _key(self) -> tuple[object, ...]:
-        return self.axis_names, self.shape, self.device_ids, self.engine, self.device, dict(self.links)
+        return self.axis_names, self.shape, self.device_ids, self.engine, self.device, self.hardware, self._own_links
 
     def __reduce__(self) -> tuple[Any, ...]:
         ids = None if isinstance(self.device_ids, range) else self.device_ids
@@ -162,7 +178,8 @@ class Mesh:
             "engine": self.engine,
             "device": self.device,
             "timeout": self.timeout,
-            "links": dict(self.links),
+            "hardware": self.hardware,
+            "links": dict(self._own_links),
         }
 
     def with_devices(self, ids: Sequence[int], shape: Sequence[int] | None = None) -> "Mesh":
@@ -191,7 +208,9 @@ class Mesh:
             parts.append(f"engine={self.engine!r}")
         if self.device != checked_device(None, self.engine):
             parts.append(f"device={self.device!r}")
-        special = {name: link for name, link in self.links.items() if link != Link()}
+        if self.hardware is not GENERIC and self.hardware != GENERIC:
+            parts.append(f"hardware={short(self.hardware)!r}")
+        special = dict(self._own_links)
         if special:
             alike = len(special) == len(self.links) and len(set(special.values())) == 1
             parts.append(f"links={next(iter(special.values())) if alike else special!r}")
@@ -204,6 +223,16 @@ class Mesh:
 
     def __exit__(self, *error: object) -> None:
         _current.set(_current.get()[:-1])
+
+    @property
+    def least_launch(self) -> float:
+        """Seconds that every collective takes at least."""
+        return min(link.latency for link in self.links.values())
+
+    @property
+    def own_links(self) -> tuple[Link | None, ...]:
+        """For each axis the link that was given for it; None where the hardware has what connects it."""
+        return tuple(self._own_links.get(name) for name in self.axis_names)
 
     # -- axes ---------------------------------------------------------------------------------------------------------
 
@@ -219,9 +248,13 @@ class Mesh:
         """
         return _axis_size(self, axes if isinstance(axes, tuple) else as_axes(axes))
 
-    def links_along(self, axes: Sequence[str]) -> tuple[tuple[int, Link], ...]:
-        """For each axis its number of devices and its link: the input of cost models. Pieces of one axis count together."""
-        return _links_along(self, tuple(axes))
+    def links_along(self, axes: Sequence[str]) -> Pieces:
+        """For each axis and level its number of devices and its link. Pieces of one axis count together."""
+        return self.fabric(axes).pieces
+
+    def fabric(self, axes: Sequence[str]) -> Fabric:
+        """The links along axes: what collectives along them cost."""
+        return _fabric(self, axes if isinstance(axes, tuple) else tuple(axes))
 
     def group_axes(self, axes: Axes) -> tuple[str, ...]:
         """The axes as a checked tuple: each is an axis of this mesh, and no two overlap."""
@@ -439,11 +472,30 @@ def _axis_size(mesh: Mesh, axes: tuple[str, ...]) -> int:
 
 
 @lru_cache(maxsize=8192)
-def _links_along(mesh: Mesh, axes: tuple[str, ...]) -> tuple[tuple[int, Link], ...]:
-    sizes: dict[str, int] = {}
+def _fabric(mesh: Mesh, axes: tuple[str, ...]) -> Fabric:
+    sizes: dict[tuple[str, int], tuple[int, Link]] = {}
     for axis in map(mesh.axis, axes):
-        sizes[axis.name] = sizes.get(axis.name, 1) * axis.size
-    return tuple((size, mesh.links[name]) for name, size in sizes.items())
+        inner = mesh.sizes[axis.name] // (axis.pre * axis.size)  # devices inside one step along the axis
+        for level, size, link in _covered(mesh._pieces[axis.name], inner, inner * axis.size):
+            before = sizes.get((axis.name, level), (1, link))[0]
+            sizes[axis.name, level] = before * size, link
+    return _fabric_of(tuple(sizes.values()))
+
+
+@lru_cache(maxsize=4096)
+def _fabric_of(pieces: Pieces) -> Fabric:
+    return Fabric(pieces)
+
+
+def _covered(pieces: Pieces, inner: int, outer: int) -> Iterator[tuple[int, int, Link]]:
+    """The part of an axis between two strides, by the levels that it lies on."""
+    low = 1
+    for level, (size, link) in enumerate(pieces):
+        high = low * size
+        covered = -(-min(high, outer) // max(low, inner))
+        if covered > 1:
+            yield level, covered, link
+        low = high
 
 
 @lru_cache(maxsize=8192)

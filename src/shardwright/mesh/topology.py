@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -98,9 +99,9 @@ def _links(
         used = [(taken, size) for taken, size in zip(share, physical, strict=True) if taken > 1]
         sharing = max((size // taken for taken, size in used), default=1)
         if sharing > 1:
-            links[name] = Link("line", link.bandwidth / sharing, link.latency)
+            links[name] = replace(link, kind="line", bandwidth=link.bandwidth / sharing)
         elif len(used) > 1:
-            links[name] = Link("torus", link.bandwidth, link.latency)
+            links[name] = replace(link, kind="torus")
         else:
             links[name] = link
     return links

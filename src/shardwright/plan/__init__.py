@@ -49,6 +49,7 @@ from shardwright.plan.strategy import (
     result_without_moves,
     strategies,
     strategy_for,
+    work_of,
 )
 from shardwright.plan.volume import lower_bound
 from shardwright.plan.windows import OUTSIDE, Picked, Spaced
@@ -110,4 +111,5 @@ __all__ = [
     "strategies",
     "strategy_for",
     "sub_blocks",
+    "work_of",
 ]

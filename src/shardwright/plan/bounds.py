@@ -6,9 +6,9 @@ of their number. A few devices are asked what they receive; the busiest of all r
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from shardwright.hardware import seconds
 from shardwright.mesh import Mesh
 from shardwright.plan.route import Hop, State
+from shardwright.plan.steps import PRICED_AS
 from shardwright.sharding import DimLayout, Sharding, block_size, layout_of
 
 Starts = Callable[[int], int]  # where a shard of a dim begins; the number after the last gives the end of the dim
@@ -29,7 +29,7 @@ def least_time(start: Sharding, was: State, hops: Sequence[Hop], shape: tuple[in
         if hop.name != "all_slice":
             some = _receivers(mesh, hop, group)
             received = max(_lacking(_boxes(mesh, was, before, at), _boxes(mesh, hop.state, after, at)) for at in some)
-            total += seconds(mesh.links_along(hop.axes), received * itemsize)
+            total += mesh.fabric(hop.axes).seconds(PRICED_AS.get(hop.name, hop.name), received * itemsize)
         was, before = hop.state, after
     return total * (1 - 1e-9)  # rounding must not make it more than the truth
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from shardwright.hardware import seconds
 from shardwright.kernels import Call
 from shardwright.plan.local_view import LocalShapes, LocalStep
 from shardwright.plan.rings import Reduce
@@ -68,7 +67,7 @@ class Fused:
     def time(self) -> float:
         """Seconds: the latency once."""
         first = self.steps[0]
-        return seconds(first.source.mesh.links_along(first.pieces), self.received, 2)
+        return first.source.mesh.fabric(first.pieces).seconds("all_reduce", self.received)
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,6 @@ from shardwright.collectives import (
     UpdateHalo,
 )
 from shardwright.errors import CollectiveError
-from shardwright.hardware import seconds
 from shardwright.mesh import Mesh
 from shardwright.plan.rings import carrier, group_of, sub_blocks
 from shardwright.plan.steps import place_of
@@ -376,9 +375,27 @@ class LocalStep:
     @cached_property
     def time(self) -> float:
         """Seconds until the busiest device is done."""
-        rounds = 2 if isinstance(self.collective, AllReduce) else 1
-        neighbours = isinstance(self.collective, UpdateHalo | Shift)
-        return seconds(self.mesh.links_along(self.axes), self.received, rounds, neighbours)
+        return self.mesh.fabric(self.axes).seconds(_priced_as(self.collective), self.received)
+
+
+def _priced_as(collective: Collective) -> str:
+    """The collective that a local one is priced as: to or from one root, a device sends as much as in the other direction."""
+    match collective:
+        case AllReduce():
+            return "all_reduce"
+        case ReduceScatter() | Scatter():
+            return "reduce_scatter"
+        case AllGather() | Gather():
+            return "all_gather"
+        case AllToAll():
+            return "all_to_all"
+        case Broadcast() | Reduce():
+            return "broadcast"
+        case UpdateHalo():
+            return "permute"
+        case Shift():
+            return "permute" if abs(int(collective.offset)) == 1 else "exchange"
+    return "exchange"
 
 
 def _all_groups(mesh: Mesh, axes: tuple[str, ...]) -> list[list[int]]:

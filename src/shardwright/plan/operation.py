@@ -76,24 +76,29 @@ class OperationPlan:
         self.instructions: tuple[Instruction, ...] = tuple(builder.instructions)
         self.outputs: tuple[Slot, ...] = builder.outputs
 
-    @cached_property
+    @property
     def gathers(self) -> list[ImplicitGather]:
         """Moves that bring a split dim to every device, and fetches of all its rows."""
-        found: list[ImplicitGather] = []
+        return [gather for _, gather in self.gathered_operands]
+
+    @cached_property
+    def gathered_operands(self) -> list[tuple[int | None, ImplicitGather]]:
+        """The same, with the array operand that is moved; None for rows fetched."""
+        found: list[tuple[int | None, ImplicitGather]] = []
         if not any(self.moves) and not self.rule.rows:
             return found
-        for layout, dtype, there, steps in zip(
-            self.given, self.operand_dtypes, self.strategy.operands, self.moves, strict=True
+        for at, (layout, dtype, there, steps) in enumerate(
+            zip(self.given, self.operand_dtypes, self.strategy.operands, self.moves, strict=True)
         ):
             received = sum(step.received for step in steps)
             dims = gathered_dims(layout.sharding, there) if received else ()
             if dims:
                 text = f"{describe(layout.sharding, layout.shape, dtype)} on {layout.mesh}"
-                found.append(ImplicitGather(self.title, text, dims, received))
+                found.append((at, ImplicitGather(self.title, text, dims, received)))
         for what, *_ in self.instructions:
             if isinstance(what, Fetch) and what.gathered_dims:
                 text = f"{describe(what.source, what.shape, what.dtype)} on {what.source.mesh}"
-                found.append(ImplicitGather(self.title, text, what.gathered_dims, what.received))
+                found.append((None, ImplicitGather(self.title, text, what.gathered_dims, what.received)))
         return found
 
     @cached_property

@@ -16,18 +16,19 @@ from numpy.typing import NDArray
 
 import shardwright.plan.volume as volume
 from shardwright.errors import ShardingError
-from shardwright.hardware import Link, seconds, seconds_per_byte
+from shardwright.hardware import Hardware, Link
 from shardwright.mesh import Mesh, as_ints
 from shardwright.plan.bounds import least_time
 from shardwright.plan.rings import Reduce
 from shardwright.plan.route import Change, Hop, change_between
 from shardwright.plan.search import least_middle
-from shardwright.plan.steps import EVEN, Move, Regroup, Step, is_even, merged_axes
+from shardwright.plan.steps import EVEN, PRICED_AS, Move, Regroup, Step, is_even, merged_axes
 from shardwright.sharding import P, Sharding, as_dtype, as_spec, check_partial, describe, layout_of, truncates
 
 Shape = tuple[int, ...]
 Ints = NDArray[np.int64]
 DType = np.dtype[Any]
+MOST_LISTED = 4096  # uneven shards of a dim on the way of a chain
 
 
 class Cost(NamedTuple):
@@ -218,7 +219,7 @@ def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) ->
         return None
     if any(mesh.axis(axis).size == 1 for axis in (*source.axes, *target.axes)):
         return None
-    plain = _numbered(mesh.shape, tuple(mesh.links.values()))
+    plain = _numbered(mesh.shape, mesh.hardware, mesh.own_links)
     named = dict(zip(mesh.axis_names, plain.axis_names, strict=True))
     if not all(axis in named for axis in (*source.axes, *target.axes)):
         return _even_way_of(source, target, shape, dtype)
@@ -228,10 +229,11 @@ def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) ->
 
 
 @lru_cache(maxsize=256)
-def _numbered(shape: Shape, links: tuple[Link, ...]) -> Mesh:
+def _numbered(shape: Shape, hardware: Hardware, links: tuple[Link | None, ...]) -> Mesh:
     """The mesh of some sizes and links whose axes have numbers for names."""
     names = [str(number) for number in range(len(shape))]
-    return Mesh(shape, names, links=dict(zip(names, links, strict=True)))
+    own = {name: link for name, link in zip(names, links, strict=True) if link is not None}
+    return Mesh(shape, names, hardware=hardware, links=own)
 
 
 def _renamed(way: _Way, names: dict[str, str]) -> _Way:
@@ -259,33 +261,47 @@ def _even_way_of(source: Sharding, target: Sharding, shape: Shape, dtype: DType)
     if not change.possible:
         return None
     lacking, crossed = change.lacking(target.local_size(shape)) * dtype.itemsize, change.crossed
-    time = seconds(mesh.links_along(crossed), lacking) if lacking else 0.0
+    time = mesh.fabric(crossed).seconds("exchange", lacking) if lacking else 0.0
     exchange = Cost("exchange", merged_axes(mesh, crossed), lacking, time)
     chains = change.chains(False)
     if not chains and time > _least_time(change, target, shape, dtype.itemsize):
         chains = change.chains(True)
     if not chains:
         return _Way("direct", None, (exchange,))
-    hops = change.eased(chains[0]) if stays_even(mesh, shape, chains[0]) else chains[0]
-    prices: list[tuple[Hop, int, float]] = []
-    even, local, size = True, source.local_size(shape), math.prod(shape)
-    for hop in hops:
-        received = EVEN[hop.name](local, mesh.axis_size(hop.axes)) * dtype.itemsize
-        even = hops is not chains[0] or stays_even(mesh, shape, [hop])
-        if received:
-            # To uneven shards one element moves at least, and at least one more step leads on from there.
-            after = 0.0 if even else min(link.latency for link in mesh.links.values())
-            taken = seconds(mesh.links_along(hop.axes), received if even else dtype.itemsize) + after
-            prices.append((hop, received, taken))
-        if not even:
-            break
-        local = size // math.prod(map(mesh.axis_size, hop.state))
-    if time < sum(taken for _, _, taken in prices):
+    hops: Sequence[Hop] = chains[0]
+    even = stays_even(mesh, shape, hops)
+    found = [_priced(change.eased(hops) if even else hops, source, shape, dtype.itemsize, even)]
+    together = change.joined(hops)
+    if together is not hops:
+        found.append(_priced(together, source, shape, dtype.itemsize, even))
+    taken, costs, hops, even = min(found, key=lambda chain: chain[0])
+    if time < taken:
         return _Way("direct", None, (exchange,))
-    if not even:
-        return None
-    costs = (Cost(hop.name, merged_axes(mesh, hop.axes), received, taken) for hop, received, taken in prices)
-    return _Way("portable", tuple(hops), tuple(costs))
+    return _Way("portable", tuple(hops), costs) if even else None
+
+
+def _priced(
+    hops: Sequence[Hop], source: Sharding, shape: Shape, itemsize: int, stays: bool
+) -> tuple[float, tuple[Cost, ...], Sequence[Hop], bool]:
+    """The seconds and costs of a chain from even shards; if it leads to uneven ones, less than it takes, and False."""
+    mesh, local, size, total = source.mesh, source.local_size(shape), math.prod(shape), 0.0
+    costs: list[Cost] = []
+    for hop in hops:
+        received = EVEN[hop.name](local, mesh.axis_size(hop.axes)) * itemsize
+        even = stays or stays_even(mesh, shape, [hop])
+        priced_as = PRICED_AS.get(hop.name, hop.name)
+        if received and not even:
+            # To uneven shards one element moves at least, and at least one more step leads on from there.
+            after = min(link.latency for link in mesh.links.values())
+            return total + mesh.fabric(hop.axes).seconds(priced_as, itemsize) + after, (), hops, False
+        if received:
+            taken = mesh.fabric(hop.axes).seconds(priced_as, received)
+            costs.append(Cost(hop.name, merged_axes(mesh, hop.axes), received, taken))
+            total += taken
+        if not even:
+            return total, (), hops, False
+        local = size // math.prod(map(mesh.axis_size, hop.state))
+    return total, tuple(costs), hops, True
 
 
 def stays_even(mesh: Mesh, shape: Shape, hops: Sequence[Hop]) -> bool:
@@ -300,8 +316,8 @@ def _least_time(change: Change, target: Sharding, shape: Shape, itemsize: int) -
     after = target.local_size(shape)
     middle = math.prod(shape) // change.product([*change.held, *(change.wanted - change.held)])
     moved = (middle * least_middle(2, change.moved) + after - middle) * itemsize
-    pace = min(seconds_per_byte([pair]) for pair in mesh.links_along([a for a, n in mesh.sizes.items() if n > 1]))
-    return sum(link.latency * math.log2(n) for n, link in links) + moved * pace
+    hops = sum(link.hop * min(math.log2(n), n // 2) for n, link in links)
+    return mesh.fabric(change.crossed).launch + hops + moved * mesh.fabric(mesh.axis_names).least_pace
 
 
 def move_steps(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[Any, ...]:
@@ -387,10 +403,11 @@ class _Maker:
         steps: list[Step] = []
         start = self._bare(source, target, steps)
         chains = [
-            self.followed(start, target, self._eased(change, start, hops))
+            self.followed(start, target, variant)
             for hops in change.chains(further=within > 0)
-            if self._reduces_well(source, hops)
-            and least_time(start, change.before(hops), hops, self.shape, self.dtype.itemsize) <= within
+            if within == math.inf or self._lists_few(change, hops)
+            for variant in self._variants(change, start, hops)
+            if self._reduces_well(source, variant) and self._least_time(change, start, hops, variant) <= within
         ]
         if not chains:
             return None
@@ -407,9 +424,28 @@ class _Maker:
         self._finish(at, target, steps)
         return steps
 
-    def _eased(self, change: Change, start: Sharding, hops: Sequence[Hop]) -> Sequence[Hop]:
+    def _lists_few(self, change: Change, hops: Sequence[Hop]) -> bool:
+        """Whether uneven shards on the way, whose bounds are listed, are few enough."""
+        uneven = (
+            change.product(axes)
+            for hop in hops
+            if hop.name != "regroup"
+            for n, axes in zip(self.shape, hop.state, strict=True)
+            if n % change.product(axes)
+        )
+        return max(uneven, default=0) <= MOST_LISTED
+
+    def _least_time(self, change: Change, start: Sharding, hops: Sequence[Hop], variant: Sequence[Hop]) -> float:
+        known = hops if any(hop.name == "regroup" for hop in variant) else variant
+        return least_time(start, change.before(hops), known, self.shape, self.dtype.itemsize)
+
+    def _variants(self, change: Change, start: Sharding, hops: Sequence[Hop]) -> list[Sequence[Hop]]:
+        """A chain, with levels of links one after the other and at once."""
         even = is_even(start, self.shape) and stays_even(change.mesh, self.shape, hops)
-        return change.eased(hops) if even else hops
+        found = [change.eased(hops) if even else hops, change.joined(hops)]
+        if even:
+            found.append(change.staged(hops, self.shape))
+        return [found[0], *(variant for variant in found[1:] if variant is not hops)]
 
     def direct(self, source: Sharding, target: Sharding) -> tuple[Step, ...]:
         """What is partial is reduced; then one exchange."""

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from shardwright.collectives import AllReduce, Collective, ReduceScatter
-from shardwright.hardware import seconds
 from shardwright.mesh import Mesh
 from shardwright.plan.steps import Box, Step, coords_of, place_of
 from shardwright.sharding import block_size
@@ -93,8 +92,7 @@ class Reduce(Step):
     @cached_property
     def time(self) -> float:
         """Seconds."""
-        rounds = 2 if self.name == "all_reduce" else 1
-        return seconds(self.source.mesh.links_along(self.pieces), self.received, rounds)
+        return self.source.mesh.fabric(self.pieces).seconds(self.name, self.received)
 
     @cached_property
     def collective(self) -> Collective:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwright.hardware import seconds_per_byte
 from shardwright.mesh import Mesh, SubAxis
 from shardwright.plan.search import states_between
 from shardwright.sharding import Sharding, kept_partial
@@ -295,11 +294,50 @@ class Change:
             moves.append(Hop("regroup", (), dim, count, tuple(state)))
         return [*ahead, *moves]
 
+    def joined(self, hops: Sequence[Hop]) -> Sequence[Hop]:
+        """A chain with neighbouring gathers, or scatters, of one dim as one: levels of links at once, in a pipeline."""
+        result: list[Hop] = []
+        for hop in hops:
+            last = result[-1] if result else hop
+            alike = last is not hop and (last.name, last.dim, last.other) == (hop.name, hop.dim, hop.other)
+            if alike and hop.name == "all_gather":
+                result[-1] = hop._replace(axes=hop.axes + last.axes)
+            elif alike and hop.name == "reduce_scatter":
+                result[-1] = hop._replace(axes=last.axes + hop.axes)
+            else:
+                result.append(hop)
+        return result if len(result) < len(hops) else hops
+
+    def staged(self, hops: Sequence[Hop], shape: tuple[int, ...]) -> Sequence[Hop]:
+        """A chain between even shards whose all_reduce over links of several speeds is three steps: a reduce_scatter over
+        the faster, an all_reduce of what is left over the slowest, an all_gather."""
+        at = next((i for i, hop in enumerate(hops) if hop.name == "all_reduce"), -1)
+        if at < 0:
+            return hops
+        hop = hops[at]
+        slowest = max(self._pace((piece,)) for piece in hop.axes)
+        fast = tuple(piece for piece in hop.axes if self._pace((piece,)) < slowest)
+        locals_ = [n // self.product(axes) for n, axes in zip(shape, hop.state, strict=True)]
+        fits = [dim for dim, n in enumerate(locals_) if n % self.product(fast) == 0]
+        if not fast or not fits:
+            return hops
+        dim = max(fits, key=locals_.__getitem__)
+        state = tuple(axes + fast if d == dim else axes for d, axes in enumerate(hop.state))
+        slow = tuple(piece for piece in hop.axes if piece not in fast)
+        return [
+            *hops[:at],
+            Hop("reduce_scatter", fast, dim, -1, state),
+            Hop("all_reduce", slow, -1, -1, state),
+            Hop("all_gather", fast, -1, dim, hop.state),
+            *hops[at + 1 :],
+        ]
+
     def _pace(self, pieces: tuple[str, ...]) -> float:
-        return seconds_per_byte(self.mesh.links_along(pieces))
+        """Seconds a byte of the slowest link along pieces."""
+        return 1 / min(link.bandwidth for _, link in self.mesh.links_along(pieces))
 
     def _by_link(self, pieces: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Pieces in runs along links of one speed: together they would all wait for the slowest."""
+        """Pieces in runs along links of one speed: one after the other, the slow ones move less."""
         runs: list[list[str]] = []
         for piece in pieces:
             if runs and self._pace((runs[-1][-1],)) == self._pace((piece,)):

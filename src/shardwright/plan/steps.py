@@ -24,7 +24,6 @@ from shardwright.collectives import (
     Permute,
     UpdateHalo,
 )
-from shardwright.hardware import latency, seconds, seconds_per_byte
 from shardwright.mesh import Mesh
 from shardwright.plan.route import change_between
 from shardwright.plan.volume import Meeting, lower_bound, meeting
@@ -65,6 +64,10 @@ EVEN: dict[str, Callable[[int, int], int]] = {
     "all_to_all": lambda local, group: local - local // group,
     "permute": lambda local, group: local,
 }
+
+
+# The collective that a move is priced as: a permute between any devices is an exchange, halos go to the next device.
+PRICED_AS = {"prefix": "all_gather", "permute": "exchange", "fetch": "exchange", "update_halo": "permute"}
 
 
 @dataclass(frozen=True)
@@ -217,7 +220,7 @@ class Move(Step):
             return _between(mesh, self.result.mesh, max(self.received, self.sent))
         # Where shards are even no device sends more than the busiest receives.
         moved = self.received if self.is_even else max(self.received, self.sent)
-        return seconds(mesh.links_along(self.pieces), moved, neighbours=self.name == "update_halo")
+        return mesh.fabric(self.pieces).seconds(PRICED_AS.get(self.name, self.name), moved)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -354,13 +357,9 @@ class Regroup(Step):
 
 def _between(here: Mesh, there: Mesh, moved: int) -> float:
     """Seconds of an exchange between meshes: as long as the slower of the two would take along all its axes."""
-    pairs = [
-        (mesh, tuple(axis for axis, n in mesh.sizes.items() if n > 1) or mesh.axis_names[:1]) for mesh in (here, there)
-    ]
-    least = max(link.latency for mesh, _ in pairs for link in mesh.links.values())
-    groups = [mesh.links_along(axes) for mesh, axes in pairs]
-    hops = [sum(latency(size, link) for size, link in group) for group in groups]
-    return max(least, *hops) + moved * max(map(seconds_per_byte, groups))
+    links = [link for mesh in (here, there) for link in mesh.links.values()]
+    least = max(link.latency + link.hop for link in links) + moved / min(link.bandwidth for link in links)
+    return max(least, *(mesh.fabric(mesh.axis_names).seconds("exchange", moved) for mesh in (here, there)))
 
 
 def merged_axes(mesh: Mesh, pieces: tuple[str, ...]) -> tuple[str, ...]:

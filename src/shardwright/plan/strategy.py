@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwright.hardware import latency, seconds, seconds_per_byte
 from shardwright.mesh import Mesh
 from shardwright.ops import Op, Rule
 from shardwright.plan.factors import (
@@ -45,6 +44,7 @@ from shardwright.sharding import Sharding, block_size
 
 _STAY, _SLICE, _MOVE, _GATHER, _SCATTER, _REDUCE = range(6)  # what an operand does about an axis
 _FREE = frozenset((_STAY, _SLICE))
+NEGLIGIBLE = 0.05  # of the time of communication
 MOST_IDLE = 4  # axes that nothing uses which are tried
 MOST = 81  # placements looked at beyond those that keep every axis where some operand has it
 
@@ -55,10 +55,12 @@ class _Effect(NamedTuple):
     """What putting a piece of an axis to a factor does."""
 
     hops: float  # seconds of latency
+    pace: float  # bytes per second that a device receives along the piece at most
     size: int  # of the piece
     acts: list[int]  # for each operand what it must do about the piece
     split: bool  # whether a result is split by it
     left: bool  # whether it is left to be reduced
+    shared: bool  # whether devices along it share the work
 
 
 @dataclass(frozen=True)
@@ -69,16 +71,28 @@ class Price:
     inner: tuple[Cost, ...]  # what devices exchange while they compute
     deferred: tuple[Cost, ...]  # what it still takes to read the results
     memory: int  # bytes that a device holds of operands and results
+    compute: float = 0.0  # seconds of the local computation, by the roofline of the chip
 
     @cached_property
-    def time(self) -> float:
-        """Seconds of communication, by the α-β model."""
+    def communication(self) -> float:
+        """Seconds of communication."""
         return sum(cost.time for cost in self)
 
     @cached_property
+    def time(self) -> float:
+        """Seconds of communication and computation."""
+        return self.communication + self.compute
+
+    @cached_property
+    def weight(self) -> float:
+        """The time without a computation that takes less than a part of the communication: with this, strategies that
+        communicate alike stay equal where the model can't tell them apart."""
+        return self.communication + max(self.compute - NEGLIGIBLE * self.communication, 0.0)
+
+    @cached_property
     def rank(self) -> tuple[float, float, int]:
-        """What is least for the best: the time, then what of it is spent now rather than deferred, then the memory."""
-        return self.time, sum(cost.time for cost in chain(*self.moves, self.inner)), self.memory
+        """What is least for the best: the weight, then what of it is spent now rather than deferred, then the memory."""
+        return self.weight, sum(cost.time for cost in chain(*self.moves, self.inner)), self.memory
 
     def __iter__(self) -> Iterator[Cost]:
         return chain(*self.moves, self.inner, self.deferred)
@@ -103,12 +117,12 @@ class Strategy:
 
     @property
     def time(self) -> float:
-        """Seconds of communication, by the α-β model."""
+        """Seconds of communication and computation."""
         return self.priced.time
 
     @property
     def rank(self) -> tuple[int, float, float, int]:
-        """What is least for the best: while computing has no price, idle axes are put to use last."""
+        """What is least for the best: idle axes are put to use last, since nobody asked for results split by them."""
         return self.idle, *self.priced.rank
 
     @property
@@ -140,23 +154,24 @@ class Strategy:
 def choose(problem: "Problem") -> Strategy:
     """The strategy of least time; among equals the one that defers more, then needs less memory, then the first.
 
-    Only axes that some operand or wanted result uses are put to use: while computing has no price, an idle axis stays idle.
+    Only axes that some operand or wanted result uses are put to use: an idle axis stays idle, since nobody asked for results
+    that are split by it.
     """
     stages = iter(problem.stages)
     best: Strategy | None = None
     first = next(stages)
     sole = problem.in_place(first)
     looked = problem.placements(first) if sole is None else [(0.0, sole)]
-    if looked and looked[0][0] == 0:  # perhaps nothing needs to be communicated at all
+    if looked:  # perhaps nothing needs to be communicated at all
         best = _within(problem, looked.pop(0)[1], math.inf)
-        if best is not None and best.time == 0:
+        if best is not None and best.priced.communication == 0 and best.priced.compute <= problem.least_alternative:
             return best
     for stage in stages:
-        looked += problem.placements(stage, math.inf if best is None else best.time)
+        looked += problem.placements(stage, math.inf if best is None else best.priced.weight)
     for bound, placement in sorted(looked, key=lambda pair: pair[0]):
-        if best is not None and bound > best.time:
+        if best is not None and bound > best.priced.weight:
             break  # this one and all after it must take longer
-        strategy = _within(problem, placement, math.inf if best is None else best.time)
+        strategy = _within(problem, placement, math.inf if best is None else best.priced.weight)
         if strategy is not None and (best is None or strategy.rank < best.rank):
             best = strategy
     assert best is not None, "putting every axis to nothing is always possible"
@@ -173,14 +188,14 @@ def strategies(problem: "Problem") -> Iterator[Strategy]:
 
 
 def _within(problem: "Problem", placement: Placement, limit: float) -> Strategy | None:
-    """The priced strategy of a placement; None if it is invalid or takes longer than `limit`."""
+    """The priced strategy of a placement; None if it is invalid or its moves take longer than `limit`."""
     placed = strategy_for(problem, placement)
     if placed is None:
         return None
     price = price_of(problem, placed, limit)
     if price is None:
         return None
-    work = functools.partial(_work, problem, placement)
+    work = functools.partial(work_of, problem, placement)
     return Strategy(placement, placed.operands, placed.results, placed.idle, price, work)
 
 
@@ -251,6 +266,7 @@ class Problem:
         self.partial = [{p for p in self.pieces if overlaps(mesh, p, s.partial)} for s in self.operands]
         self.seen: set[tuple[Any, ...]] = set()
         self._effects: dict[str, dict[str | None, _Effect]] = {}
+        self.chip, self.launch = mesh.hardware.chip, mesh.least_launch
 
     @cached_property
     def _local(self) -> list[float]:
@@ -268,9 +284,27 @@ class Problem:
         outs = [math.prod(self.rule.out_shape(at)) for at in range(len(self.rule.outputs))]
         return float(sum(outs) * self.itemsize)
 
+    @cached_property
+    def _whole_bytes(self) -> float:
+        """Bytes of all operands and results, whole."""
+        sizes = (math.prod(shape) * dtype.itemsize for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
+        return sum(sizes) + self._out_bytes
+
+    @cached_property
+    def _least_work(self) -> float:
+        """Seconds that the work takes on one device."""
+        return work_of(self, {}) / self.chip.flops_of(self.result_dtype)
+
     def afresh(self) -> "Problem":
         """The same problem with nothing looked at yet."""
         return Problem(self.rule, self.given, self.shapes, self.dtypes, self.asked, self.op)
+
+    @property
+    def least_alternative(self) -> float:
+        """The weight of any strategy that communicates, at least: a launch, and the work shared by all devices."""
+        shares = self.mesh.axis_size(tuple(self.pieces))
+        touched = self._whole_bytes / self.chip.memory_bandwidth
+        return (1 - NEGLIGIBLE) * self.launch + max(self._least_work, touched) / shares * 0.999999
 
     @property
     def keeps_partial(self) -> bool:
@@ -372,27 +406,38 @@ class Problem:
         acts, left = self._acts(piece, factor), self._is_left(factor)
         hops = left + sum([act not in _FREE for act in acts])
         split = any(factor in dim for dims in self.rule.outputs for dim in dims)
-        (size, link) = self.mesh.links_along((piece,))[0]
-        return _Effect(hops * latency(size, link), size, acts, split, left)
+        fabric = self.mesh.fabric((piece,))
+        least = fabric.hops if piece in self.mesh.sizes else 0.0  # pieces of an axis are crossed together in fewer hops
+        full = any(link.kind == "full" for _, link in fabric.pieces)  # more devices have more links
+        pace = 1 / (self.mesh.fabric(self.mesh.axis_names) if full else fabric).least_pace if fabric.levels else 0.0
+        return _Effect(hops * least, pace, fabric.size, acts, split, left, factor in self.rule.sizes)
 
     def _bound(self, effects: Sequence[_Effect]) -> float:
-        """A time that no strategy with these effects can beat: all latencies, and the bytes if all shards were even."""
-        time, received, parts, summands = 0.0, 0.0, 1, 1
+        """A weight that no strategy with these effects can beat: all latencies, and the bytes and the work if all shards were
+        even and all links of an operand were used at once."""
+        time, parts, summands, shares, pace = 0.0, 1, 1, 1, 0.0
         for at, local in enumerate(self._local):
             size = [1, 1, 1, 1, 1, 1]
-            for _, n, acts, _, _ in effects:
+            along = 0.0
+            for _, one, n, acts, _, _, _ in effects:
                 size[acts[at]] *= n
-            received += (1 - 1 / size[_SCATTER]) * local
-            local /= size[_SCATTER]
-            received += 2 * (1 - 1 / size[_REDUCE]) * local
-            received += (size[_GATHER] - 1 / size[_MOVE]) * local / size[_SLICE]
-        for hops, n, _, split, left in effects:
+                along += one if acts[at] > _SLICE else 0.0
+            if along:
+                received = (1 - 1 / size[_SCATTER]) * local
+                local /= size[_SCATTER]
+                received += 2 * (1 - 1 / size[_REDUCE]) * local
+                received += (size[_GATHER] - 1 / size[_MOVE]) * local / size[_SLICE]
+                time += received / along + self.launch
+        for hops, one, n, _, split, left, shared in effects:
             time += hops
             parts *= n if split else 1
             summands *= n if left else 1
-        if not self.hinted:  # else results may be sliced before they are reduced
-            received += (1 - 1 / summands) * self._out_bytes / parts
-        return time + received * _least_seconds(self.mesh) * 0.999999  # rounding must not make it more than the truth
+            pace += one if left else 0.0
+            shares *= n if shared else 1
+        if pace and not self.hinted:  # else results may be sliced before they are reduced
+            time += (1 - 1 / summands) * self._out_bytes / parts / pace + self.launch
+        weight = max(time, (1 - NEGLIGIBLE) * time + self._least_work / shares)
+        return weight * 0.999999  # rounding must not make it more than the truth
 
     def _choices(self, stage: Mapping[str, list[str | None]]) -> Iterator[tuple[str | None, ...]]:
         """All choices; where there are too many, pieces that all operands have in the same places go together."""
@@ -405,12 +450,6 @@ class Problem:
         for choice in product(*options.values()):
             of = dict(zip(options, choice, strict=True))
             yield tuple(of[places[piece]] for piece in stage)
-
-
-@functools.lru_cache(maxsize=256)
-def _least_seconds(mesh: Mesh) -> float:
-    """Seconds that a byte takes along the fastest axis."""
-    return min(seconds_per_byte(mesh.links_along((axis,))) for axis in mesh.axis_names)
 
 
 def strategy_for(problem: Problem, placement: Placement) -> Strategy | None:
@@ -456,6 +495,7 @@ def strategy_for(problem: Problem, placement: Placement) -> Strategy | None:
 def price_of(problem: Problem, strategy: Strategy, limit: float = math.inf) -> Price | None:
     """What a strategy costs; None once its moves alone take longer than `limit`."""
     moves: list[tuple[Cost, ...]] = []
+    work = work_of(problem, strategy.placement)
     for given, wanted, shape, dtype in zip(
         problem.given, strategy.operands, problem.shapes, problem.dtypes, strict=True
     ):
@@ -466,10 +506,10 @@ def price_of(problem: Problem, strategy: Strategy, limit: float = math.inf) -> P
     memory, deferred = _afterwards(problem, strategy.operands, strategy.results)
     steps = inner_steps(problem, strategy.operands, strategy.results)
     inner = tuple(Cost(step.name, step.axes, step.received, step.time) for step in steps if step.received)
-    return Price(tuple(moves), inner, tuple(deferred), memory)
+    return Price(tuple(moves), inner, tuple(deferred), memory, problem.chip.seconds(work, memory, problem.result_dtype))
 
 
-def _work(problem: Problem, placement: Placement) -> float:
+def work_of(problem: Problem, placement: Placement) -> float:
     """Floating-point operations of the busiest device."""
     if problem.op is None:
         return 0.0
@@ -527,4 +567,4 @@ def _scattered(mesh: Mesh, axes: tuple[str, ...], local: int) -> Cost:
     """A reduce-scatter of so many bytes a device."""
     group = mesh.axis_size(axes)
     received = -(-local * (group - 1) // group)
-    return Cost("reduce_scatter", axes, received, seconds(mesh.links_along(axes), received))
+    return Cost("reduce_scatter", axes, received, mesh.fabric(axes).seconds("reduce_scatter", received))

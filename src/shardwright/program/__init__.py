@@ -2,7 +2,8 @@
 
 from shardwright.program.constraints import with_sharding_annotation, with_sharding_constraint
 from shardwright.program.control import cond, scan, while_loop
-from shardwright.program.explanation import Explanation, Row, explained
+from shardwright.program.explaining import explained, machine_of
+from shardwright.program.explanation import Explanation
 from shardwright.program.jit import SJIT, explain, sjit
 from shardwright.program.lowering import lower
 from shardwright.program.measuring import measure
@@ -10,6 +11,7 @@ from shardwright.program.memory import peak_bytes
 from shardwright.program.node import Graph, Node, Program, Type, agree, is_move, short_source
 from shardwright.program.passes import received
 from shardwright.program.propagate import Propagation
+from shardwright.program.rows import Row
 from shardwright.program.run import code_of, compiled, layout
 from shardwright.program.tracing import Trace, Traced, current_trace, trace
 
@@ -34,6 +36,7 @@ __all__ = [
     "is_move",
     "layout",
     "lower",
+    "machine_of",
     "measure",
     "peak_bytes",
     "received",

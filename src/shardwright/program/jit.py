@@ -11,7 +11,7 @@ import numpy as np  # noqa: F401  # in doctests
 
 from shardwright.arrays import Array, PerDevice, ShapeDtype, kind_of_host, shard  # noqa: F401
 from shardwright.caches import MIB, Cache
-from shardwright.eager import current_policy, is_strict
+from shardwright.eager import current_policy, strictness
 from shardwright.errors import ProgramError, RetraceWarning, TraceError
 from shardwright.mesh import Mesh, current_mesh
 from shardwright.program.captures import Method
@@ -107,7 +107,7 @@ class SJIT:
 
     def _around(self) -> tuple[Any, ...]:
         """What a program depends on beside its arguments."""
-        return is_strict(), current_policy(), self.mesh or current_mesh()
+        return strictness(), current_policy(), self.mesh or current_mesh()
 
     def _found(self, leaves: Sequence[Any], structure: Any, args: Any, kwargs: Any) -> "_Seen":
         """The program for arguments of this kind."""
@@ -300,6 +300,22 @@ class SJIT:
             results.append(found)
         return results[0], results[1]
 
+    def by_rule(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bool]:
+        """For each leaf of the arguments whether a sharding rule places it."""
+        found = [False] * len(flatten((args, kwargs))[0])
+        for what in ("in_shardings", "args_sharding_constraint"):
+            given = getattr(self, what)
+            if isinstance(given, ShardingRule):
+                return [True] * len(found)
+            rules, named = self._per_argument(given, args, kwargs, what)
+            marks = [
+                mark
+                for rule, x in (*zip(rules, args, strict=True), *((named.get(name), kwargs[name]) for name in kwargs))
+                for mark in [isinstance(rule, ShardingRule)] * len(flatten(x)[0])
+            ]
+            found = [a or b for a, b in zip(found, marks, strict=True)]
+        return found
+
     def _per_argument(
         self, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
     ) -> tuple[list[Any], dict[str, Any]]:
@@ -424,7 +440,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     >>> mesh = Mesh(x=4)
     >>> a, b = shard(np.ones((128, 64)), mesh, P("x")), shard(np.ones((64, 32)), mesh, P())
     >>> print(explain(lambda a, b: a @ b, a, b).rows[-1].reason)
-    it takes 0 s, the next best 3.492 µs
+    it takes 40.96 ns, the next best 3.36 µs
 
     The function is traced, not run. A strategy is printed as `axis → factor`: factors are the index ranges of the operation's
     rule, m, k and n of a matmul, `...0`, `...1` for dims that broadcast (the last one highest), d0, d1 for dims by

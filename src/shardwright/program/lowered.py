@@ -12,7 +12,8 @@ from shardwright.mesh import Mesh
 from shardwright.plan import LocalShapes
 from shardwright.program.captures import captured
 from shardwright.program.constraints import Annotations
-from shardwright.program.explanation import Explanation, explained
+from shardwright.program.explaining import explained
+from shardwright.program.explanation import Explanation
 from shardwright.program.lowering import lower
 from shardwright.program.node import Program, Type
 from shardwright.program.run import code_of, layout
@@ -20,6 +21,10 @@ from shardwright.program.tracing import trace
 from shardwright.rules import resolved
 from shardwright.sharding import Sharding
 from shardwright.trees import flatten, paths_of, unflatten
+
+PARAMETERS = frozenset(
+    ("params", "parameters", "weights")
+)  # arguments, or parts of them, with these names hold weights
 
 
 class Jitted(Protocol):
@@ -32,6 +37,7 @@ class Jitted(Protocol):
     annotation_shardings: Any
 
     def shardings_of(self, args: Any, kwargs: Any, mesh: Mesh) -> tuple[list[Any], list[Any]]: ...
+    def by_rule(self, args: Any, kwargs: Any) -> list[bool]: ...
     def constrained(self, leaves: Sequence[Any], given: Any) -> list[Any]: ...
     def called(self, structure: Any, leaves: Sequence[Any], notes: Annotations) -> Any: ...
 
@@ -53,6 +59,12 @@ class Lowered:
             placed.append(_sharding_of(leaf) or given[0][at])
         traced, output = self._traced(jit, leaves, types, given, names)
         self._output = output
+        ruled = jit.by_rule(args, kwargs)
+        traced.parameters = frozenset(
+            number
+            for number, (at, name) in enumerate(zip(self._arrays, names, strict=True))
+            if ruled[at] or not PARAMETERS.isdisjoint(name.split("/"))
+        )
         self.program: Program = lower(traced, placed, self._out_shardings)
         constants = list(self.program.constants.items())
         self.captured = captured(jit.function, [array for _, array in constants])

@@ -5,7 +5,8 @@ from typing import Any
 
 from shardwright.engines import Literal, Tally, engine_named, engine_of
 from shardwright.plan import Code, Instruction, LocalShapes, parts_of
-from shardwright.program.explanation import Explanation, Ran, explained
+from shardwright.program.explaining import Ran, explained
+from shardwright.program.explanation import Explanation
 from shardwright.program.jit import lowered_for
 from shardwright.program.node import Node, programs_in
 from shardwright.program.run import code_of

@@ -20,6 +20,31 @@ class Memory(NamedTuple):
     during: list[int]
 
 
+class Held(NamedTuple):
+    """A value that a device holds: its node, its type and bytes."""
+
+    node: Node
+    type: Type
+    bytes: int
+
+
+class Peak(NamedTuple):
+    """What a device holds at most, by kind, and the node that runs then."""
+
+    parameters: int
+    inputs: int
+    activations: int  # made by earlier steps and read later
+    temporaries: int  # made by the step itself
+    outputs: int
+    node: Node | None
+    values: tuple[Held, ...]  # that are held then, the largest first
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.parameters + self.inputs + self.activations + self.temporaries + self.outputs
+
+
 class Lifetimes:
     """Which values are still to be read, as the nodes of a program run one after the other. Values are numbered."""
 
@@ -54,6 +79,7 @@ class Lifetimes:
         for node in {*own, *program.outputs}:  # never read for the last time
             self._counts[first[node]] += 1
         self._at_first = sum([self.bytes[first[node]] for node in own])
+        self._program, self._first = program, first
         self.restart()
 
     def restart(self) -> None:
@@ -90,6 +116,34 @@ class Lifetimes:
             held += self.growth(node)
             self.run(node)
         return Memory(max(during, default=held), before, during)
+
+    def peak(self, memory: Memory) -> Peak:
+        """What a device holds when it holds most, by kind, as the nodes of the program run in their order."""
+        program, first = self._program, self._first
+        at = max(range(len(memory.during)), key=memory.during.__getitem__, default=-1)
+        self.restart()
+        for node in program.nodes[: max(at, 0)]:
+            self.run(node)
+        own = {first[node] for node in (*program.inputs, *program.constants)}
+        parameters = {first[node] for i, node in enumerate(program.inputs) if i in program.parameters}
+        parameters |= {first[node] for node in program.constants}
+        outputs = {first[node] for node in program.outputs} - own
+        live = {first[node]: node for node in (*program.inputs, *program.constants)}
+        for node in program.nodes[: max(at, 0)]:
+            live |= {value: node for value in self.makes[node] if self.left[value]}
+        held = [Held(node, node.types[value - first[node]], self.bytes[value]) for value, node in live.items()]
+        kinds = {"parameters": parameters, "inputs": own - parameters, "outputs": outputs & set(live)}
+        sums = {name: sum(self.bytes[value] for value in values) for name, values in kinds.items()}
+        before = memory.before[at] if at >= 0 else sum(sums.values())
+        return Peak(
+            sums["parameters"],
+            sums["inputs"],
+            before - sum(sums.values()),
+            (memory.during[at] - before) if at >= 0 else 0,
+            sums["outputs"],
+            program.nodes[at] if at >= 0 else None,
+            tuple(sorted(held, key=lambda value: -value.bytes)),
+        )
 
 
 def peak_bytes(program: Program, order: Sequence[Node]) -> Memory:

@@ -360,15 +360,22 @@ class Program:
         self.propagated: Callable[[], Program] | None = None  # makes the stage that only people look at
         self.notes: list[str] = []  # what was decided on the way, for explain
         self.origins: dict[Node, dict[str, str]] = {}  # for each value where its axes come from
+        self.parameters: frozenset[int] = frozenset()  # the inputs that are weights, by rule or by name
+        self.implicit: frozenset[tuple[str, tuple[str, ...], str]] = frozenset()  # gathers unasked: step, axes, source
         self.shared = self.dead = 0  # of what was traced: operations asked for again, and those that no output needs
 
     def like(self, inputs: Sequence[Node], outputs: Sequence[Node], made: Mapping[Node, Node]) -> "Program":
         """The same program with its nodes replaced."""
         constants = {made[node]: value for node, value in self.constants.items()}
         result = Program(self.mesh, inputs, outputs, self.names, constants)
-        result.notes, result.shared, result.dead = self.notes, self.shared, self.dead
+        result.take_facts(self)
         result.origins = {made[node]: axes for node, axes in self.origins.items() if node in made}
         return result
+
+    def take_facts(self, other: "Program") -> None:
+        """What is known of another program that has the same inputs."""
+        self.notes, self.shared, self.dead = other.notes, other.shared, other.dead
+        self.parameters, self.implicit = other.parameters, other.implicit
 
     @property
     def reads(self) -> Counter[Node]:

@@ -7,6 +7,7 @@ from shardwright.eager import mind_gathers
 from shardwright.errors import ProgramError
 from shardwright.plan import (
     Each,
+    Fetch,
     FromLocal,
     Local,
     LocalStep,
@@ -25,6 +26,7 @@ from shardwright.program.node import (
     Constrain,
     Control,
     Graph,
+    Input,
     Node,
     Pick,
     Program,
@@ -55,6 +57,7 @@ class Partitioner:
         self.reads = program.reads
         self.made: dict[Node, Node] = {}
         self.notes: list[str] = []
+        self.implicit: set[tuple[str, tuple[str, ...], str]] = set()
         self.origins: dict[Node, dict[str, str]] = {}
         self._parts: dict[OperationPlan, list[Part]] = {}
 
@@ -73,7 +76,7 @@ class Partitioner:
         last = [self._output(node, there) for node, there in zip(self.program.outputs, outputs, strict=True)]
         first = [self.made[node] for node in self.program.inputs]
         result = self.program.like(first, last, self.made)
-        result.notes, result.origins = self.notes, self.origins
+        result.notes, result.origins, result.implicit = self.notes, self.origins, frozenset(self.implicit)
         return result
 
     def _output(self, node: Node, there: Sharding | None) -> Node:
@@ -127,15 +130,8 @@ class Partitioner:
         kinds = [_kind(x) if isinstance(x, Node) else x for x in operands]
         wanted = [self.known.wanted(node)] if len(node.types) == 1 else []
         plan = plan_operation(what.name, kinds, what.attrs, tuple(wanted))
-        if plan.gathers:
-            mind_gathers(plan.gathers, node.source)
-            self.notes += [
-                noted(
-                    f"{g.operation} gathers dim {', '.join(map(str, g.dims))} of {g.operand}: {g.bytes:,} B",
-                    node.source,
-                )
-                for g in plan.gathers
-            ]
+        if plan.gathered_operands:
+            self._mind(node, plan)
         steps = iter(plan.moves)
         placed = [stepped(self.graph, x, next(steps), node.source) if isinstance(x, Node) else x for x in operands]
         made = self._emitted(plan, placed, node.source)
@@ -144,6 +140,31 @@ class Partitioner:
             target = wanted[0] or sharding.replace(partial=())
             return moved(self.graph, made, target, node.source)  # once for all who read it
         return made
+
+    def _mind(self, node: Node, plan: OperationPlan) -> None:
+        """Note what an operation gathers unasked; weights that are gathered where they are used are meant to be."""
+        arrays = [x for x in node.inputs if isinstance(x, Node)]
+        weights = {at for at, x in enumerate(arrays) if self._is_weight(x)}
+        unasked = [(at, gather) for at, gather in plan.gathered_operands if at not in weights]
+        meant = [gather for at, gather in plan.gathered_operands if at in weights]
+        if meant:
+            mind_gathers(meant, node.source, weights=True)
+        if unasked:
+            mind_gathers([gather for _, gather in unasked], node.source)
+        self.notes += [
+            noted(f"{g.operation} gathers dim {', '.join(map(str, g.dims))} of {g.operand}: {g.bytes:,} B", node.source)
+            for _, g in unasked
+        ]
+        steps = [step for at, _ in unasked for step in (plan.moves[at] if at is not None else _fetches(plan))]
+        self.implicit |= {(step.name, step.axes, node.source) for step in steps if step.received}
+
+    def _is_weight(self, node: Node) -> bool:
+        """Whether a traced value is a parameter as it came in, perhaps constrained, cast or transposed."""
+        while isinstance(node.what, Constrain | Settle) or (
+            isinstance(node.what, Apply) and node.what.name in ("astype", "permute_dims") and len(node.nodes) == 1
+        ):
+            node = node.nodes[0]
+        return isinstance(node.what, Input) and node.what.number in self.program.parameters
 
     def _emitted(self, plan: OperationPlan, operands: Sequence[Any], source: str) -> Node:
         """The nodes of an operation whose operands are in place; the last one, which has the results."""
@@ -164,6 +185,11 @@ class Partitioner:
     def _shared(self, node: Node) -> bool:
         """Whether several steps read a value."""
         return self.reads[node] + self.program.outputs.count(node) > 1
+
+
+def _fetches(plan: OperationPlan) -> list[Step]:
+    """The steps of an operation that fetch rows."""
+    return [line.what for line in plan.instructions if isinstance(line.what, Fetch)]
 
 
 def _parts(plan: OperationPlan) -> list[Part]:

@@ -175,8 +175,8 @@ def scheduled(program: Program) -> Program:
     if other == program.nodes or lives.memory(other).peak >= lives.memory(program.nodes).peak:
         return program
     result = Program(program.mesh, program.inputs, program.outputs, program.names, program.constants, other)
-    result.notes, result.origins = program.notes, program.origins
-    result.shared, result.dead = program.shared, program.dead
+    result.take_facts(program)
+    result.origins = program.origins
     return result
 
 

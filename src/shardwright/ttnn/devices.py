@@ -4,11 +4,11 @@ import contextlib
 import math
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from shardwright.hardware import Link
+from shardwright.hardware import presets
 from shardwright.mesh import Mesh
 from shardwright.ttnn.errors import bounded, fatal
 from shardwright.ttnn.record import Record
@@ -100,6 +100,7 @@ class CoreGrid:
 @dataclass
 class _System:
     shape: tuple[int, ...] = SYSTEMS["t3k"]
+    hardware: str = "t3k"
     link: str = "ring"
     opened: list[Any] = field(default_factory=list)
 
@@ -115,6 +116,7 @@ def set_system(system: str | Sequence[int]) -> None:
     if not shape or min(shape) < 1:
         raise fatal(f"A system of shape {MeshShape(shape)} has no chips", "Give sizes of at least 1.")
     _system.shape = shape
+    _system.hardware = system if isinstance(system, str) else "t3k" if math.prod(shape) <= 8 else "galaxy"
 
 
 def get_num_devices() -> int:
@@ -292,7 +294,8 @@ def _kind(mesh: Mesh) -> str:
 
 def _mesh(shape: Sequence[int], ids: Sequence[int], link: str) -> Mesh:
     names = [f"m{i}" for i in range(len(shape))]
-    return Mesh(dict(zip(names, shape, strict=True)), devices=list(ids), links=Link(link))
+    wires = replace(presets()[_system.hardware].levels[0].link, kind=link)
+    return Mesh(dict(zip(names, shape, strict=True)), devices=list(ids), hardware=_system.hardware, links=wires)
 
 
 @bounded

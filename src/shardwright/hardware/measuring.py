@@ -1,0 +1,81 @@
+"""`measure`: all-reduces of several sizes, timed on the devices at hand: the processes of torch, or the devices of JAX."""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from shardwright.errors import MeshError
+from shardwright.hardware.calibration import Calibration, Measured, fitted
+
+SIZES = tuple(4**n for n in range(5, 13))  # 1 KiB to 16 MiB
+
+
+def measure(sizes: Sequence[int] = SIZES, repeats: int = 5) -> Calibration:
+    """The machine of this process's devices, its link fitted to all-reduces of some sizes in bytes.
+
+    Under torchrun or in `sw.launch` all processes must call it, and all get the same; otherwise it takes the devices of JAX, if
+    there are several.
+    """
+    if "RANK" in os.environ:
+        return _on_torch(sizes, repeats)
+    if "jax" in sys.modules and sys.modules["jax"].device_count() > 1:
+        return _on_jax(sizes, repeats)
+    raise MeshError(
+        "There is nothing to measure: this is one process, and JAX has not been imported or has one device. Call "
+        "sw.hardware.measure() in all processes under torchrun, or after `import jax` on several devices."
+    )
+
+
+def _on_torch(sizes: Sequence[int], repeats: int) -> Calibration:
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    def reduced(tensor: Any) -> None:
+        dist.all_reduce(tensor)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    found = []
+    for size in sizes:
+        tensor = torch.zeros(max(size // 4, 1), dtype=torch.float32, device=device)
+        dist.barrier()
+        slowest = torch.tensor([_median(partial(reduced, tensor), repeats)], dtype=torch.float64, device=device)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)  # the same on all processes
+        found.append(Measured("all_reduce", 4 * tensor.numel(), float(slowest)))
+    name = torch.cuda.get_device_name() if device.type == "cuda" else ""
+    return fitted(found, dist.get_world_size(), name)
+
+
+def _on_jax(sizes: Sequence[int], repeats: int) -> Calibration:
+    jax: Any = sys.modules["jax"]
+    mesh = jax.make_mesh((jax.device_count(),), ("x",))
+    spec = jax.sharding.PartitionSpec("x")
+    reduce = jax.jit(
+        jax.shard_map(lambda x: jax.lax.psum(x, "x"), mesh=mesh, in_specs=spec, out_specs=jax.sharding.PartitionSpec())
+    )
+    found = []
+    for size in sizes:
+        count = max(size // 4, 1)
+        shards = jax.numpy.zeros((jax.device_count() * count,), "float32", device=jax.NamedSharding(mesh, spec))
+        seconds = _median(partial(lambda x: reduce(x).block_until_ready(), shards), repeats)
+        found.append(Measured("all_reduce", 4 * count, seconds))
+    return fitted(found, jax.device_count(), jax.devices()[0].device_kind)
+
+
+def _median(run: Callable[[], object], repeats: int) -> float:
+    """Seconds of a run in the middle of several, after one that does not count."""
+    run()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
