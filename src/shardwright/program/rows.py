@@ -106,6 +106,11 @@ class Row:
         title = name if self.plan is None or name.startswith(self.plan.title) else f"{self.plan.title}: {name}"
         return f"{IMPLICIT} {title}" if self.implicit else title
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row in the columns that every table has."""
+        return tuple(map(self.cell, HEAD))
+
     def cell(self, column: str) -> str:
         """What the table prints in a column; "" where nothing is to say, "?" where nothing is known."""
         if column in ("bytes", "padded", "bound", "counted") and not self.collective:
