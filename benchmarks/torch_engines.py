@@ -13,7 +13,7 @@ from harness import best_of, ratio, report
 import shardwright as sw
 from shardwright import P
 
-ROUNDS = 15
+ROUNDS = 25
 
 
 def one_process() -> None:

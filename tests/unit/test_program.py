@@ -1,5 +1,6 @@
 """Programs: what each stage shows, what passes do, control flow, explanations, and that processes must agree."""
 
+import gc
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 import shardwright as sw
 import shardwright.numpy as snp
+import shardwright.program.lowering as lowering
 from helpers import assert_same
 from shardwright import P, nn
 from shardwright.engines import engine_named
@@ -51,6 +53,26 @@ def test_every_stage_is_shown():
         ProgramError, match=r"There is no stage 'last'. Use one of traced, propagated, partitioned, final"
     ):
         program.show("last")
+
+
+def test_the_collector_is_afterwards_as_it_was(monkeypatch):
+    x = sw.shard(X, MESH, P("data"))
+    seen = []
+    optimise = lowering.optimised
+    monkeypatch.setattr(lowering, "optimised", lambda program: (seen.append(gc.isenabled()), optimise(program))[1])
+    sw.sjit(lambda x: sw.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, x)).lower(x)
+    assert seen == [False] * 3  # both branches, then what holds them
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        sw.sjit(lambda x: x * 2).lower(x)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    monkeypatch.setattr(lowering, "optimised", lambda program: 1 / 0)
+    with pytest.raises(ZeroDivisionError, match="division by zero"):
+        sw.sjit(lambda x: x * 3).lower(x)
+    assert gc.isenabled()
 
 
 def test_the_same_step_is_one_node_and_what_nobody_needs_is_none():

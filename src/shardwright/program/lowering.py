@@ -1,7 +1,10 @@
 """From a traced program to a final one: propagate, partition, passes."""
 
+import contextlib
 import functools
-from collections.abc import Sequence
+import gc
+import threading
+from collections.abc import Iterator, Sequence
 
 from shardwright.program.loops import lower_control
 from shardwright.program.node import Node, Pick, Program, Settle, noted
@@ -10,7 +13,34 @@ from shardwright.program.passes import optimised
 from shardwright.program.propagate import Propagation
 from shardwright.sharding import Sharding
 
+_lock = threading.Lock()
+_under_way = 0  # programs that are being lowered, in all threads
+_resumes = False  # whether the collector ran before the first of them
 
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Inside, Python does not look for cyclic garbage.
+
+    Lowering leaves none, and its nodes live on. Going through all objects of the process again and again would take a fifth of
+    the time of a large program, and more the larger it is.
+    """
+    global _under_way, _resumes
+    with _lock:
+        if not _under_way:
+            _resumes = gc.isenabled()
+            gc.disable()
+        _under_way += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _under_way -= 1
+            if not _under_way and _resumes:
+                gc.enable()
+
+
+@_collector_paused()
 def lower(
     program: Program,
     inputs: Sequence[Sharding | None],
