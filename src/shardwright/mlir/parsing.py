@@ -1,0 +1,132 @@
+"""From text to operations: xDSL's parser with the dialects of this package, positions, limits, and errors with a caret."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from xdsl.context import Context
+from xdsl.dialects import arith, builtin, func, linalg, math, scf, tensor, tosa
+from xdsl.ir import Dialect, Operation
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import ParseError, VerifyException
+
+from shardwright.errors import MLIRError
+from shardwright.mlir.dialects import DIALECTS
+from shardwright.mlir.named import ARITH, LINALG, TOSA, TOSA_TYPES
+
+MOST_CHARACTERS = 64 * 2**20
+MOST_NESTED = 64  # brackets and regions inside one another
+LONGEST_LINE = 400  # characters of a source line that an error shows
+_TOKENS = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|->|>=|[\[({<]|[\])}>]')
+_RESULTS = re.compile(r"\s*(?:%[\w$.-]+(?::\d+)?(?:\s*,\s*%[\w$.-]+(?::\d+)?)*\s*=\s*)?")
+
+
+class Source:
+    """A file of MLIR: its text, its operations, and where each begins."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.text, self.file = text, file
+        self.starts: dict[Operation, int] = {}
+
+    def error(self, message: str, where: "Operation | int") -> MLIRError:
+        """An error at an operation or at an offset of the text."""
+        if isinstance(where, Operation):
+            at: Operation | None = where
+            while at is not None and at not in self.starts:
+                at = at.parent_op()
+            start = self.starts.get(at, 0) if at is not None else 0
+            matched = _RESULTS.match(self.text, start)
+            where = matched.end() if matched else start
+        begin = self.text.rfind("\n", 0, where) + 1
+        end = self.text.find("\n", where)
+        source = self.text[begin : end if end >= 0 else len(self.text)]
+        first = max(0, where - begin - LONGEST_LINE // 2) if len(source) > LONGEST_LINE else 0
+        line, column = self.text.count("\n", 0, where) + 1, where - begin + 1
+        error = MLIRError(message, self.file, line, column, source)
+        if first or len(source) > LONGEST_LINE:  # a line of a megabyte: only the part around the caret is shown
+            part = source[first : first + LONGEST_LINE]
+            error.args = (f"{self.file}:{line}:{column}: {message}\n{part}\n{' ' * (column - 1 - first)}^",)
+        return error
+
+    def line_of(self, op: Operation) -> str:
+        """The file and the line of an operation, for `explain`."""
+        return f"{self.file}:{self.text.count(chr(10), 0, self.starts.get(op, 0)) + 1}"
+
+    def parsed(self) -> builtin.ModuleOp:
+        """The module; every failure is an MLIRError."""
+        self._check_size()
+        parser = _Locating(_context(), self)
+        try:
+            module = parser.parse_module()
+        except ParseError as error:
+            raise self.error(_sentence(error.msg), error.span.start) from error
+        except RecursionError as error:
+            raise self.error("The text is nested too deeply to be parsed. Flatten it.", parser.pos) from error
+        except Exception as error:  # the parser's own checks of numbers raise ValueError, struct.error and others
+            raise self.error(_sentence(_first_line(error)), min(parser.pos, len(self.text))) from error
+        return module
+
+    def checked(self, module: builtin.ModuleOp) -> Iterator[MLIRError]:
+        """What the definitions of operations refuse: operands, attributes, types."""
+        for op in module.walk():
+            try:
+                op.verify(verify_nested_ops=False)
+            except VerifyException as error:
+                yield self.error(f"'{op.name}' op {_sentence(_first_line(error))}", op)
+            except Exception as error:  # a definition that fails on values it did not expect
+                yield self.error(f"'{op.name}' op can't be verified: {_sentence(_first_line(error))}", op)
+
+    def _check_size(self) -> None:
+        if len(self.text) > MOST_CHARACTERS:
+            raise MLIRError(
+                f"{self.file} has {len(self.text):,} characters; at most {MOST_CHARACTERS:,} are read. Split the file, or "
+                f"load large constants from arrays."
+            )
+        depth = 0
+        for token in _TOKENS.finditer(self.text):
+            text = token.group()
+            if len(text) > 1:
+                continue
+            depth += 1 if text in "[({<" else -1
+            if depth > MOST_NESTED:
+                raise self.error(
+                    f"Brackets are nested more than {MOST_NESTED} deep. Flatten the program: put inner regions in functions.",
+                    token.start(),
+                )
+
+
+class _Locating(Parser):
+    """xDSL's parser, which also notes where operations begin."""
+
+    def __init__(self, context: Context, source: Source) -> None:
+        super().__init__(context, source.text, source.file)
+        self._starts = source.starts
+
+    def parse_operation(self) -> Operation:
+        """An operation, and where it begins."""
+        start = self._current_token.span.start
+        op = super().parse_operation()
+        self._starts[op] = start
+        return op
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip() and not set(line.strip()) <= set("^-")]
+    return lines[0] if lines else type(error).__name__
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+@cache
+def _context() -> Context:
+    context = Context()
+    plain = [builtin.Builtin, func.Func, math.Math, tensor.Tensor, scf.Scf, *DIALECTS.values()]
+    more: list[tuple[Dialect, list[Any], list[Any]]] = [(dialect, [], []) for dialect in plain]
+    more += [(arith.Arith, ARITH, []), (linalg.Linalg, LINALG, []), (tosa.TOSA, TOSA, TOSA_TYPES)]
+    for dialect, operations, attributes in more:
+        known = [op for op in dialect.operations if op.name not in {mine.name for mine in operations}]
+        context.load_dialect(Dialect(dialect.name, [*known, *operations], [*dialect.attributes, *attributes]))
+    return context
