@@ -3,6 +3,8 @@
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
 from functools import lru_cache
 from types import CodeType, FrameType
 
@@ -10,9 +12,22 @@ _LIBRARIES = frozenset(("shardwright", "optree", "numpy", "jax", "torch"))  # th
 _STDLIB = os.path.dirname(contextlib.__file__) + os.sep
 
 
+_located: ContextVar[str] = ContextVar("located", default="")
+
+
+@contextlib.contextmanager
+def located(line: str) -> Iterator[None]:
+    """Inside, `source_line` is this line of a file that is not Python's."""
+    token = _located.set(line)
+    try:
+        yield
+    finally:
+        _located.reset(token)
+
+
 def source_line() -> str:
     """The line of the user's code that is running, as file:line; "" if none is, as in a thread that only runs ours."""
-    return _line(_users_frame()[1])
+    return _located.get() or _line(_users_frame()[1])
 
 
 def user_depth() -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects import arith, builtin, func, linalg, math, scf, tensor, tosa
-from xdsl.ir import Dialect, Operation
+from xdsl.ir import Dialect, Operation, TypeAttribute
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError, VerifyException
 
@@ -19,6 +19,7 @@ MOST_CHARACTERS = 64 * 2**20
 MOST_NESTED = 64  # brackets and regions inside one another
 LONGEST_LINE = 400  # characters of a source line that an error shows
 _TOKENS = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|->|>=|[\[({<]|[\])}>]')
+_TENSOR = re.compile(r"tensor<[0-9x?]*[a-z]+[0-9]*>")
 _RESULTS = re.compile(r"\s*(?:%[\w$.-]+(?::\d+)?(?:\s*,\s*%[\w$.-]+(?::\d+)?)*\s*=\s*)?")
 
 
@@ -101,7 +102,20 @@ class _Locating(Parser):
 
     def __init__(self, context: Context, source: Source) -> None:
         super().__init__(context, source.text, source.file)
-        self._starts = source.starts
+        self._starts, self._text = source.starts, source.text
+        self._types: dict[str, TypeAttribute | None] = {}
+
+    def parse_optional_type(self) -> TypeAttribute | None:
+        """A type; tensor types that were read before are looked up, since most of a file's tokens are parts of them."""
+        start = self._current_token.span.start
+        simple = _TENSOR.match(self._text, start)
+        if simple is None:
+            return super().parse_optional_type()
+        if simple.group() not in self._types:
+            self._types[simple.group()] = super().parse_optional_type()
+        else:
+            self._resume_from(simple.end())
+        return self._types[simple.group()]
 
     def parse_operation(self) -> Operation:
         """An operation, and where it begins."""

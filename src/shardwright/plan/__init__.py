@@ -17,7 +17,7 @@ from shardwright.plan.code import (
 )
 from shardwright.plan.factors import PARTIAL, dims_of, homes
 from shardwright.plan.fetch import Fetch, element_step
-from shardwright.plan.local_view import LocalShapes, LocalStep
+from shardwright.plan.local_view import LocalShapes, LocalStep, Transfer
 from shardwright.plan.operation import (
     ImplicitGather,
     OperationPlan,
@@ -83,6 +83,7 @@ __all__ = [
     "Step",
     "Strategy",
     "ToLocal",
+    "Transfer",
     "While",
     "canonical",
     "carrier",

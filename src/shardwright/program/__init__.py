@@ -4,6 +4,7 @@ from shardwright.program.constraints import with_sharding_annotation, with_shard
 from shardwright.program.control import cond, scan, while_loop
 from shardwright.program.explanation import Explanation, Row, explained
 from shardwright.program.jit import SJIT, explain, sjit
+from shardwright.program.local_tracing import KnownKey, LocalTrace, RowKey
 from shardwright.program.lowering import lower
 from shardwright.program.measuring import measure
 from shardwright.program.memory import peak_bytes
@@ -17,10 +18,13 @@ __all__ = [
     "SJIT",
     "Explanation",
     "Graph",
+    "KnownKey",
+    "LocalTrace",
     "Node",
     "Program",
     "Propagation",
     "Row",
+    "RowKey",
     "Trace",
     "Traced",
     "Type",

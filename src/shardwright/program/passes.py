@@ -174,7 +174,9 @@ def scheduled(program: Program) -> Program:
     other = _greedy(program, lives)
     if tuple(other) == program.nodes or lives.memory(other).peak >= lives.memory(program.nodes).peak:
         return program
-    result = Program(program.mesh, program.inputs, program.outputs, program.names, program.constants, other)
+    result = Program(
+        program.mesh, program.inputs, program.outputs, program.names, program.constants, other, program.effects
+    )
     result.notes, result.origins = program.notes, program.origins
     result.shared, result.dead = program.shared, program.dead
     return result

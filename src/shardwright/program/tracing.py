@@ -14,7 +14,19 @@ from shardwright.mesh import Mesh
 from shardwright.ops import OPS, Attrs
 from shardwright.plan import scalar_side
 from shardwright.program.local_tracing import LocalTrace, TracedLocal
-from shardwright.program.node import Apply, Constant, Constrain, Graph, Input, Node, Program, Settle, Type
+from shardwright.program.node import (
+    Apply,
+    Constant,
+    Constrain,
+    Graph,
+    Input,
+    Node,
+    Program,
+    Settle,
+    Type,
+    Written,
+    is_effect,
+)
 from shardwright.sharding import Layout, P, Sharding
 
 
@@ -257,7 +269,9 @@ def trace(
         outputs,
         [*names, *(f"captured {i}" for i in range(len(captured)))],
         made.constants,
+        effects=[node for node in made.graph.made if is_effect(node)],
     )
+    program.written = Written(tuple(made.graph.asked))
     program.shared = made.graph.shared
     program.dead = sum(not isinstance(node.what, Input | Constant) for node in made.graph.made) - sum(
         not isinstance(node.what, Input | Constant) for node in program.nodes
