@@ -1,8 +1,9 @@
 """From text to operations: xDSL's parser with the dialects of this package, positions, limits, and errors with a caret."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from xdsl.context import Context
@@ -52,7 +53,16 @@ class Source:
 
     def line_of(self, op: Operation) -> str:
         """The file and the line of an operation, for `explain`."""
-        return f"{self.file}:{self.text.count(chr(10), 0, self.starts.get(op, 0)) + 1}"
+        return f"{self.file}:{self.line_number(op)}"
+
+    def line_number(self, op: Operation) -> int:
+        """The line of an operation, from 1."""
+        return bisect_right(self._breaks, self.starts.get(op, 0) - 1) + 1
+
+    @cached_property
+    def _breaks(self) -> list[int]:
+        """Where lines end."""
+        return [match.start() for match in re.finditer("\n", self.text)]
 
     def parsed(self) -> builtin.ModuleOp:
         """The module; every failure is an MLIRError."""

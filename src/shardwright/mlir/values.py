@@ -57,7 +57,7 @@ class View:
         assert found is not None
         return found
 
-    def row(self, name: str, *operands: Value, **attrs: Any) -> Value:
+    def row(self, name: str, /, *operands: Value, **attrs: Any) -> Value:
         """An operation of the table."""
         full = Attrs(**attrs) if attrs else NO_ATTRS
         if all(map(is_known, operands)):
@@ -94,6 +94,10 @@ class View:
         if tuple(shape) == tuple(value.shape):
             return value
         return np.broadcast_to(value, tuple(shape)) if is_splat(value) else self.row("broadcast_to", value, shape=tuple(shape))
+
+    def broadcast_like(self, value: Value, other: Value) -> Value:
+        """A scalar with as many dims as another value, each 1 long."""
+        return self.reshaped(value, (1,) * len(other.shape))
 
     def cast(self, value: Value, dtype: "np.dtype[Any]") -> Value:
         """Elements converted."""
@@ -166,6 +170,14 @@ class LocalView(View):
         made = self.recorder.named(PerDevice(self.mesh, values), name, key)
         if self.mesh.size <= MOST_DEVICES:
             self._per_device[made.node] = [np.asarray(x) for x in values]
+        return made
+
+    def each(self, name: str, key: Any, function: Any, operands: Sequence[Any]) -> Any:
+        """A function of small tensors that every device has, worked out where these are known."""
+        made = self.recorder.each(name, key, function, operands)
+        known = [self.per_device(x) for x in operands]
+        if all(x is not None for x in known):
+            self._per_device[made.node] = [np.asarray(function(*row)) for row in zip(*known, strict=True)]  # type: ignore[arg-type]
         return made
 
     def _note(self, name: str, operands: Sequence[Any], attrs: Attrs, made: Any) -> None:
