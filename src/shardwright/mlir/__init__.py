@@ -9,8 +9,34 @@ from shardwright.errors import MLIRError
 from shardwright.mlir.functions import Function, Module
 from shardwright.mlir.parsing import Source
 from shardwright.mlir.verifying import problems
+from shardwright.mlir.writing import written
+from shardwright.program import Program
 
-__all__ = ["Function", "loads", "verify"]
+__all__ = ["Function", "dumps", "loads", "verify"]
+
+
+def dumps(program: Program | Mapping[str, Program], dialect: str = "shard", view: str | None = None) -> str:
+    """The text of a program, or of several by name: `shard` as LLVM 22 reads it, `mesh` as LLVM 19 does.
+
+    >>> import numpy as np, shardwright as sw
+    >>> step = sw.sjit(lambda x: x + x, mesh=sw.Mesh(x=2), in_shardings=sw.P("x"))
+    >>> print(dumps(step.lower(np.ones(4, np.float32)).program, view="local"))
+    shard.grid @grid0(shape = 2)
+    func.func @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {
+      %0 = arith.addf %arg0, %arg0 : tensor<2xf32>
+      return %0 : tensor<2xf32>
+    }
+    <BLANKLINE>
+
+    `view` is "global" (one tensor a value, with annotations) or "local" (one device's tensors, with collectives); by
+    default programs on arrays are written in the global view.
+    """
+    programs = {"main": program} if isinstance(program, Program) else dict(program)
+    parts = [written(each, dialect, view, name) for name, each in programs.items()]
+    headers = list(dict.fromkeys(header for header, _ in parts))
+    if len(headers) > 1:
+        raise MLIRError(f"The programs run on different meshes, {' and '.join(headers)}. Write one text for each.")
+    return "\n".join([*headers, *(text for _, text in parts), ""])
 
 
 def loads(

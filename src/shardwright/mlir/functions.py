@@ -17,6 +17,7 @@ from shardwright.mlir.dialects import DYNAMIC
 from shardwright.mlir.fields import field, integers, mesh_name, short_name
 from shardwright.mlir.parsing import Source
 from shardwright.mlir.reading import Reader
+from shardwright.mlir.text import with_default_offsets
 from shardwright.mlir.types import dtype_of, element_of, sizes_of, tensor_name
 from shardwright.plan import LocalShapes
 from shardwright.program import Explanation, Program, Type, code_of, current_trace, explained, layout, lower, trace
@@ -227,6 +228,7 @@ class _Ready:
             Type(shape, dtype, None, LocalShapes(mesh, (shape,)) if local else None)
             for shape, (_, dtype) in zip(shapes, function.argument_types, strict=True)
         ]
+        self._kinds = [(shape, None) for shape in shapes]
         names = [arg.name_hint or f"arg{at}" for at, arg in enumerate(op.regions[0].blocks[0].args)] if op.regions[0].blocks else []
         try:
             traced, _ = trace(flat, types, mesh, names)
@@ -248,14 +250,15 @@ class _Ready:
     def _placed(self, module: Module, op: Operation, mesh: Mesh, reader: Reader) -> list[Sharding | None]:
         """Where arguments come in: as an annotation that is not for users says."""
         placed: list[Sharding | None] = []
-        for argument in op.regions[0].block.args:
+        for argument, (shape, _) in zip(op.regions[0].block.args, self._kinds, strict=True):
             found: Sharding | None = None
             for use in argument.uses:
                 if short_name(use.operation) == "shard" and use.index == 0 and found is None:
                     if use.operation.properties.get("annotate_for_users") is not None:
                         continue
                     attribute = use.operation.properties.get("shard")
-                    found = sharding_from_attribute(attribute, mesh) if attribute else reader.sharding_in(use.operation)
+                    given = sharding_from_attribute(attribute, mesh) if attribute else reader.sharding_in(use.operation)
+                    found = with_default_offsets(given, shape)
             placed.append(found)
         return placed
 

@@ -36,6 +36,7 @@ from shardwright.mlir.fields import axes, field, integers, mixed, short_name
 from shardwright.mlir.parsing import Source
 from shardwright.mlir.shaping import Shaping, constant
 from shardwright.mlir.structured import Structured
+from shardwright.mlir.text import with_default_offsets
 from shardwright.mlir.types import dtype_of, element_of, sizes_of, tensor_name
 from shardwright.mlir.values import GlobalView, LocalView, Value, View, is_known, splat
 from shardwright.program import cond, scan, while_loop
@@ -209,7 +210,8 @@ class Reader:
 
     def _annotated(self, op: Operation) -> Value:
         value = self.view.lifted(self.values[op.operands[0]])
-        return self.view.trace.constrained(value, self.sharding_in(op), op.name)
+        sharding = with_default_offsets(self.sharding_in(op), value.shape)
+        return self.view.trace.constrained(value, sharding, op.name)
 
     def _sharding_of(self, op: Operation) -> Sharding:
         owner = op.operands[0].owner
@@ -333,6 +335,9 @@ class Reader:
         start = tuple(map(self.view.lifted, carried))
         if known:
             rounds = len(range(int(lower), int(upper), int(step)))
+            if not block.args[0].uses:  # nothing reads the counter, so it is not carried
+                made, _ = scan(lambda state, _: (body(lower, state), None), start, length=rounds)
+                return list(made)
 
             def each(state: Any, _: Any) -> Any:
                 return (self.view.row("add", state[0], step), body(state[0], state[1])), None
@@ -419,15 +424,37 @@ class _Apart:
             value = self.reader.chosen(self.op, self.test, left.value, right.value)
             made = yield Request(left.op, left.collective, value)
             return made, made
-        if kinds == (c.Send, c.Recv) and left.collective.axes == right.collective.axes:
-            yield left
-            made = yield right
-            return left.value, made
-        if kinds == (c.Recv, c.Send) and left.collective.axes == right.collective.axes:
-            yield right
-            made = yield left
-            return made, right.value
+        if set(kinds) == {c.Send, c.Recv} and left.collective.axes == right.collective.axes:
+            sends_first = kinds == (c.Send, c.Recv)
+            send, recv = (left, right) if sends_first else (right, left)
+            self._check_transfer(send.collective, recv.collective, sends_first)
+            yield send
+            made = yield recv
+            return (send.value, made) if sends_first else (made, send.value)
         raise self._refused()
+
+    def _check_transfer(self, send: c.Send, recv: c.Recv, sent_if: bool) -> None:
+        """In every group the source takes the branch that sends, and the destination the one that receives."""
+        view, mesh, source = self.reader.view, self.reader.mesh, self.reader.source
+        assert isinstance(view, LocalView)
+        known = view.per_device(self.test)
+        if known is None:
+            raise source.error("A send in one branch and its recv in the other need a condition that does not depend on data.", self.op)
+        sizes = [mesh.sizes[axis] for axis in send.axes]
+        others = [at for at in np.ndindex(*sizes) if at != send.destination]
+        sender = recv.source if recv.source is not None else others[0] if len(others) == 1 else None
+        if sender is None:
+            raise source.error(f"The recv names no source, and a group has {len(others)} devices that could send. Name one.", self.op)
+        for group in mesh.groups(send.axes):
+            for coords, branch in ((sender, sent_if), (send.destination, not sent_if)):
+                place = mesh.position(group[int(np.ravel_multi_index(coords, sizes))])
+                if bool(known[place]) != branch:
+                    raise source.error(
+                        f"Device {place} is the {'source' if branch == sent_if else 'destination'} of a transfer, but it takes "
+                        f"the branch with the {'recv' if branch == sent_if else 'send'}, so the transfer would never happen. "
+                        f"Correct the condition or the device.",
+                        self.op,
+                    )
 
     def _refused(self) -> MLIRError:
         source = self.reader.source

@@ -18,6 +18,15 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _NEUTRAL = {"sum": 0, "prod": 1, "all": True, "any": False}
 
 
+def _neutral(kind: str, dtype: "np.dtype[Any]") -> Any:
+    """What a reduction begins with so that it changes nothing."""
+    if kind in _NEUTRAL:
+        return _NEUTRAL[kind]
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
+    return dtype == bool and kind == "min" if dtype == bool else -np.inf if kind == "max" else np.inf
+
+
 class Structured:
     """Runs the operations of linalg on values."""
 
@@ -52,7 +61,7 @@ class Structured:
 
     def _combined(self, kind: str, made: Value, out: Value) -> Value:
         """What was reduced, combined with the value that the reduction begins with."""
-        if is_splat(out) and kind in _NEUTRAL and first_of(out) == _NEUTRAL[kind]:
+        if is_splat(out) and first_of(out) == _neutral(kind, out.dtype):
             return made
         rows = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
         rows |= {"all": "bitwise_and", "any": "bitwise_or"}

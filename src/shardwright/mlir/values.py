@@ -49,6 +49,7 @@ class View:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
+        self._bases: dict[Node, Value] = {}  # what reshaped values were before
 
     @property
     def trace(self) -> Trace:
@@ -87,7 +88,14 @@ class View:
             return value
         if is_splat(value):
             return splat(first_of(value), shape, value.dtype)
-        return self.row("reshape", value, shape=tuple(shape))
+        if is_known(value):
+            return value.reshape(tuple(shape))
+        base = self._bases.get(value.node, value)  # a reshape of a reshape is one
+        if tuple(base.shape) == tuple(shape):
+            return base
+        made = self.row("reshape", base, shape=tuple(shape))
+        self._bases[made.node] = base
+        return made
 
     def broadcast(self, value: Value, shape: Sequence[int]) -> Value:
         """Elements repeated."""

@@ -17,7 +17,7 @@ from shardwright.plan.code import (
 )
 from shardwright.plan.factors import PARTIAL, dims_of, homes
 from shardwright.plan.fetch import Fetch, element_step
-from shardwright.plan.local_view import LocalShapes, LocalStep, Transfer
+from shardwright.plan.local_view import LocalShapes, LocalStep, SendRecv
 from shardwright.plan.operation import (
     ImplicitGather,
     OperationPlan,
@@ -78,12 +78,12 @@ __all__ = [
     "Regroup",
     "ReshardPlan",
     "Scan",
+    "SendRecv",
     "Slot",
     "Spaced",
     "Step",
     "Strategy",
     "ToLocal",
-    "Transfer",
     "While",
     "canonical",
     "carrier",

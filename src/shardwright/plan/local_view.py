@@ -374,7 +374,7 @@ class LocalStep:
 
 
 @dataclass(frozen=True, eq=False)
-class Transfer(LocalStep):
+class SendRecv(LocalStep):
     """A send and the recv that matches it. Not pure: it is never dropped, and equal ones are not merged."""
 
     __eq__ = object.__eq__

@@ -17,7 +17,7 @@ from shardwright.engines import engine_of, row_function
 from shardwright.errors import ArrayError, TraceError
 from shardwright.mesh import Mesh, overlap
 from shardwright.ops import NO_ATTRS, OPS, Attrs
-from shardwright.plan import Each, FromLocal, LocalShapes, LocalStep, ToLocal, Transfer, scalar_side
+from shardwright.plan import Each, FromLocal, LocalShapes, LocalStep, ToLocal, SendRecv, scalar_side
 from shardwright.program.node import Node, Type
 from shardwright.sharding import Sharding, check_partial, layout_of
 
@@ -281,7 +281,7 @@ class LocalTrace:
                 return v
             expected = v
             v, collective = boxes.match(mesh, bound)
-            step = Transfer(collective.bind(mesh, v.node.type.shape, v.dtype), v.shapes, v.dtype)
+            step = SendRecv(collective.bind(mesh, v.node.type.shape, v.dtype), v.shapes, v.dtype)
             step.check_ends(expected.shapes, expected.dtype)
             node, varies = self.node_of(v)
             after = tuple(dict.fromkeys((*varies, *step.axes)))

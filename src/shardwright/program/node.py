@@ -34,7 +34,7 @@ from shardwright.plan import (
     Regroup,
     Step,
     ToLocal,
-    Transfer,
+    SendRecv,
 )
 from shardwright.sharding import Sharding, describe, dtype_name, layout_of
 
@@ -418,7 +418,7 @@ class Written(NamedTuple):
 
 def is_effect(node: Node) -> bool:
     """Whether a node stays though no output needs it: transfers between devices are not pure."""
-    return isinstance(node.what, Transfer)
+    return isinstance(node.what, SendRecv)
 
 
 def _written(program: Program) -> list[str]:
