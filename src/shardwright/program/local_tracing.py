@@ -161,6 +161,8 @@ class TracedLocal(PerDevice):
     def __repr__(self) -> str:
         return f"TracedLocal({self.node.type} on {self.mesh})"
 
+    __str__ = __repr__
+
 
 class LocalTrace:
     """Records what a traced function does with tensors per device."""
