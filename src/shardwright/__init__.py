@@ -85,7 +85,11 @@ __all__ = [
     "with_sharding_constraint",
 ]
 
-_FRONT_ENDS = {"mlir": "mlir", "torch": "torch", "ttnn": "torch"}  # loaded when first used, and the extra that each needs
+_FRONT_ENDS = {
+    "mlir": "mlir",
+    "torch": "torch",
+    "ttnn": "torch",
+}  # loaded when first used, and the extra that each needs
 
 
 def __getattr__(name: str) -> Any:

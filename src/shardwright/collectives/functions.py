@@ -1,7 +1,8 @@
 """The public functions: each makes the value of a collective and passes it to its operand.
 
-`axes` is a name or a number of a mesh axis, or a sequence of them, outermost first; `root`, `destination` and `source` are coordinates within the
-group, in the order of `axes`. Operands are `PerDevice` values, or an `Array` where the result is an array again.
+`axes` is a name or a number of a mesh axis, or a sequence of them, outermost first; `root`, `destination` and `source` are
+coordinates within the group, in the order of `axes`. Operands are `PerDevice` values, or an `Array` where the result is an
+array again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -61,7 +62,7 @@ def _axes(v: Any, axes: Any) -> tuple[str, ...]:
     for axis in given:
         if isinstance(axis, bool) or (isinstance(axis, int | np.integer) and not 0 <= axis < len(names)):
             raise CollectiveError(
-                f"Axis {axis!r} is out of range: the mesh has {len(names)} axes, {names}. Use numbers from 0 to {len(names) - 1}."
+                f"Axis {axis!r} is out of range: the mesh has {len(names)} axes, {names}. Use 0 to {len(names) - 1}."
             )
     return as_axes([names[int(axis)] if isinstance(axis, int | np.integer) else axis for axis in given])
 

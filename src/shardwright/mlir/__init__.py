@@ -5,14 +5,22 @@
 
 from collections.abc import Mapping, Sequence
 
+try:
+    import xdsl as _xdsl  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "shardwright.mlir needs xdsl, which is not installed. Run: pip install 'shardwright[mlir]'.", name="xdsl"
+    ) from error
+
 from shardwright.errors import MLIRError
+from shardwright.mlir.fields import short_name
 from shardwright.mlir.functions import Function, Module
 from shardwright.mlir.parsing import Source
 from shardwright.mlir.verifying import problems
 from shardwright.mlir.writing import written
 from shardwright.program import Program
 
-__all__ = ["Function", "dumps", "loads", "verify"]
+__all__ = ["Function", "dialect_of", "dumps", "loads", "verify"]
 
 
 def dumps(program: Program | Mapping[str, Program], dialect: str = "shard", view: str | None = None) -> str:
@@ -80,3 +88,16 @@ def verify(text: str, *, file: str = "<mlir>") -> list[MLIRError]:
     except MLIRError as error:
         return [error]
     return [*source.checked(module), *problems(source, module)]
+
+
+def dialect_of(text: str) -> str:
+    """The dialect that a file's mesh is defined in; "shard" if it defines none.
+
+    >>> dialect_of("mesh.mesh @m(shape = 2)")
+    'mesh'
+    """
+    return (
+        "mesh"
+        if any(short_name(op) and op.name.startswith("mesh.") for op in Source(text, "").parsed().walk())
+        else "shard"
+    )

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
 from xdsl.ir import Operation
 
 from shardwright.mlir.fields import integer
@@ -29,7 +28,7 @@ def _as_unsigned(name: str) -> Rule:
 
     def run(view: View, op: Operation, *values: Value) -> Value:
         made = view.row(name, *(_unsigned(view, x) for x in values))
-        return made if made.dtype == bool else view.cast(made, values[0].dtype)
+        return made if made.dtype.kind == "b" else view.cast(made, values[0].dtype)
 
     return run
 
@@ -38,7 +37,7 @@ def _of_bits(name: str, of_booleans: str) -> Rule:
     """Addition and the like: of i1 they are modulo 2."""
 
     def run(view: View, op: Operation, *values: Value) -> Value:
-        return view.row(of_booleans if values[0].dtype == bool else name, *values)
+        return view.row(of_booleans if values[0].dtype.kind == "b" else name, *values)
 
     return run
 
@@ -178,5 +177,3 @@ REDUCING = {  # how a body combines two elements, and the row that does so over 
     "arith.minimumf": "min", "arith.minnumf": "min", "arith.minsi": "min",
     "arith.andi": "all", "arith.ori": "any",
 }  # fmt: skip
-
-

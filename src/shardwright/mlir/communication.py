@@ -72,7 +72,9 @@ def device_coords(op: Operation, name: str, values: Sequence[Value], view: Local
             continue
         known = view.per_device(entry)
         if known is None:
-            raise ShardwrightError(f"The {name} depends on data, so no device knows it before the program runs. Use a constant.")
+            raise ShardwrightError(
+                f"The {name} depends on data, so it is not known before the program runs. Use a constant."
+            )
         numbers = {int(x) for x in known}
         if len(numbers) > 1:
             raise ShardwrightError(
@@ -92,7 +94,7 @@ def collective_of(op: Operation, mesh: Mesh, device: tuple[int, ...] | None, dty
         raise ShardwrightError("The reduction generic says not what it does. Use sum, max, min or another by name.")
     result = dtype_of(element_of(op.results[0].type))
     into = None if result == dtype else result
-    simple = {
+    simple: dict[str, Any] = {
         "all_gather": lambda: c.AllGather(over, integer(field(op, "gather_axis"))),
         "all_reduce": lambda: c.AllReduce(over, reduction, into),
         "all_slice": lambda: c.AllSlice(over, integer(field(op, "slice_axis"))),
@@ -124,7 +126,7 @@ def is_alone(op: Operation) -> bool:
     return short_name(op) != "update_halo" and not axes(op)
 
 
-# -- shardings --------------------------------------------------------------------------------------------------------------
+# -- shardings -------------------------------------------------------------------------------------------------------
 
 
 def sharding_from_attribute(attribute: Any, mesh: Mesh) -> Sharding:
@@ -149,11 +151,16 @@ def sharding_from_operation(op: Operation, mesh: Mesh, offsets: Sequence[int], h
     partial = axis_names(mesh, axes(op, "partial_axes"))
     kind = field(op, "partial_type")
     return Sharding(
-        mesh, spec, partial=partial, reduction="sum" if kind is None else kind.kind.data, halo=halo, offsets=cuts or None
+        mesh,
+        spec,
+        partial=partial,
+        reduction="sum" if kind is None else kind.kind.data,
+        halo=halo,
+        offsets=cuts or None,
     )
 
 
-# -- questions ----------------------------------------------------------------------------------------------------------------
+# -- questions -------------------------------------------------------------------------------------------------------
 
 
 def shard_sizes(sharding: Sharding, dims: Sequence[int], coords: Sequence[int]) -> list[int]:

@@ -150,13 +150,12 @@ class ScatterAxis(CustomDirective):
 
     axis: AttributeVariable
 
-    def parse(self, parser: Parser, state: ParsingState) -> bool:
+    def parse(self, parser: Parser, state: ParsingState) -> None:
         """Either spelling."""
         if not parser.parse_optional_keyword("scatter_dim"):
             parser.parse_keyword("scatter_axis")
         parser.parse_punctuation("=")
         self.axis.set(state, b.IntegerAttr(parser.parse_integer(), b.IndexType()))
-        return True
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
         """LLVM 22's spelling."""
@@ -245,12 +244,12 @@ class _Maker:
         """The field of a reduction; the default is a sum."""
         return {"reduction": prop_def(self.reduction, default_value=self.reduction(b.StringAttr("sum")))}
 
-    # -- rows -------------------------------------------------------------------------------------------------------------
+    # -- rows ---------------------------------------------------------------------------------------------------------
 
     def collectives(self) -> list[Any]:
         """The operations that devices take part in together."""
         kind = "(`reduction` `=` $reduction^)?"
-        scattered = {
+        scattered: dict[str, Any] = {
             "scatter_axis": opt_prop_def(INDEX),
             "scatter_dim": opt_prop_def(INDEX),
             "irdl_options": (ParsePropInAttrDict(),),
@@ -296,8 +295,8 @@ class _Maker:
 
     def queries(self) -> list[Any]:
         """The mesh itself, and questions about it."""
-        axes = {"axes": prop_def(AXES, default_value=_axes_default())}
-        mesh = {"mesh": prop_def(b.FlatSymbolRefAttr)}
+        axes: dict[str, Any] = {"axes": prop_def(AXES, default_value=_axes_default())}
+        mesh: dict[str, Any] = {"mesh": prop_def(b.FlatSymbolRefAttr)}
         return [
             self.op(
                 "mesh",

@@ -12,7 +12,7 @@ from shardwright.arrays import Array, PerDevice, shard
 from shardwright.engines import engine_of
 from shardwright.errors import MLIRError, ShardwrightError
 from shardwright.mesh import Mesh
-from shardwright.mlir.communication import LOCAL, sharding_from_attribute
+from shardwright.mlir.communication import LOCAL
 from shardwright.mlir.dialects import DYNAMIC
 from shardwright.mlir.fields import field, integers, mesh_name, short_name
 from shardwright.mlir.parsing import Source
@@ -21,7 +21,7 @@ from shardwright.mlir.text import with_default_offsets
 from shardwright.mlir.types import dtype_of, element_of, sizes_of, tensor_name
 from shardwright.plan import LocalShapes
 from shardwright.program import Explanation, Program, Type, code_of, current_trace, explained, layout, lower, trace
-from shardwright.sharding import Sharding
+from shardwright.sharding import Layout, Sharding
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -29,7 +29,9 @@ Shapes = tuple[tuple[int, ...], ...]
 class Module:
     """A verified file: its functions and its meshes."""
 
-    def __init__(self, source: Source, parsed: b.ModuleOp, engine: str, device: str, mesh_shapes: Mapping[str, Any]) -> None:
+    def __init__(
+        self, source: Source, parsed: b.ModuleOp, engine: str, device: str, mesh_shapes: Mapping[str, Any]
+    ) -> None:
         self.source, self.parsed, self.engine, self.device = source, parsed, engine, device
         self._shapes = dict(mesh_shapes)
         self.meshes: dict[str, Operation] = {}
@@ -40,7 +42,9 @@ class Module:
             elif op.name == "func.func":
                 self.functions[op.properties["sym_name"].data] = op  # type: ignore[attr-defined]
         for name in set(self._shapes) - set(self.meshes):
-            raise MLIRError(f"mesh_shapes names @{name}; the file has {', '.join(map('@{}'.format, self.meshes)) or 'none'}.")
+            raise MLIRError(
+                f"mesh_shapes names @{name}; the file has {', '.join(map('@{}'.format, self.meshes)) or 'none'}."
+            )
 
     def operations(self, function: Operation, seen: tuple[str, ...] = ()) -> list[Operation]:
         """The operations of a function and of those it calls."""
@@ -64,7 +68,7 @@ class Module:
                 used.setdefault(mesh_name(op), op)
         if len(used) > 1:
             raise self.source.error(
-                f"The function uses several meshes, {', '.join(f'@{name}' for name in used)}. A function runs on one: split it.",
+                f"The function uses several meshes, {', '.join(f'@{name}' for name in used)}. A function runs on one.",
                 list(used.values())[1],
             )
         name = next(iter(used), None) or (next(iter(self.meshes)) if len(self.meshes) == 1 else None)
@@ -147,7 +151,9 @@ class Function:
         for kind in self._op.properties["function_type"].inputs:
             dtype = dtype_of(element_of(kind))
             if dtype is None:
-                raise self._module.source.error(f"An argument of type {kind} is not supported. Use tensors and numbers.", self._op)
+                raise self._module.source.error(
+                    f"Arguments of type {kind} are not supported. Use tensors and numbers.", self._op
+                )
             result.append((sizes_of(kind), dtype))
         return result
 
@@ -193,7 +199,12 @@ class Function:
         """An argument as the view takes it."""
         if not isinstance(x, Array | PerDevice):
             host = np.asarray(x)
-            if host.ndim == 0 and host.dtype.kind in "biuf" and dtype.kind in "biuf" and not isinstance(x, np.ndarray | np.generic):
+            if (
+                host.ndim == 0
+                and host.dtype.kind in "biuf"
+                and dtype.kind in "biuf"
+                and not isinstance(x, np.ndarray | np.generic)
+            ):
                 host = host.astype(dtype)  # a Python number
             x = PerDevice.of(engine_of(self.mesh).everywhere(self.mesh, host)) if self.is_local else host
         elif x.mesh != self.mesh:
@@ -228,11 +239,14 @@ class _Ready:
             Type(shape, dtype, None, LocalShapes(mesh, (shape,)) if local else None)
             for shape, (_, dtype) in zip(shapes, function.argument_types, strict=True)
         ]
-        self._kinds = [(shape, None) for shape in shapes]
-        names = [arg.name_hint or f"arg{at}" for at, arg in enumerate(op.regions[0].blocks[0].args)] if op.regions[0].blocks else []
+        names = (
+            [arg.name_hint or f"arg{at}" for at, arg in enumerate(op.regions[0].blocks[0].args)]
+            if op.regions[0].blocks
+            else []
+        )
         try:
             traced, _ = trace(flat, types, mesh, names)
-            self.program = lower(traced, [None] * len(types) if local else self._placed(module, op, mesh, reader))
+            self.program = lower(traced, [None] * len(types) if local else self._annotated(op, shapes, reader))
         except MLIRError:
             raise
         except ShardwrightError as error:
@@ -247,31 +261,32 @@ class _Ready:
         self._run = engine.compile(code, mesh, "")
         self._results = [None if node.type.local else layout(node) for node in self.program.outputs]
 
-    def _placed(self, module: Module, op: Operation, mesh: Mesh, reader: Reader) -> list[Sharding | None]:
+    def _annotated(self, op: Operation, shapes: Shapes, reader: Reader) -> list[Sharding | None]:
         """Where arguments come in: as an annotation that is not for users says."""
         placed: list[Sharding | None] = []
-        for argument, (shape, _) in zip(op.regions[0].block.args, self._kinds, strict=True):
+        for argument, shape in zip(op.regions[0].block.args, shapes, strict=True):
             found: Sharding | None = None
             for use in argument.uses:
                 if short_name(use.operation) == "shard" and use.index == 0 and found is None:
                     if use.operation.properties.get("annotate_for_users") is not None:
                         continue
-                    attribute = use.operation.properties.get("shard")
-                    given = sharding_from_attribute(attribute, mesh) if attribute else reader.sharding_in(use.operation)
-                    found = with_default_offsets(given, shape)
+                    found = with_default_offsets(reader.sharding_in(use.operation), shape)
             placed.append(found)
         return placed
 
     def __call__(self, values: Sequence[Any]) -> Any:
         """Run on arguments of the kinds that this was made for."""
-        given = [
-            x.lanes if isinstance(x, PerDevice) else (x.placed(wanted) if isinstance(x, Array) else shard(x, wanted.sharding).data)
-            for x, wanted in zip([*values, *self._constants], self._layouts, strict=True)
-        ]
-        made = self._run(*given)
+        made = self._run(*map(_placed, [*values, *self._constants], self._layouts))
         return _bare(
             [PerDevice.of(d) if out is None else Array.of(out, d) for out, d in zip(self._results, made, strict=True)]
         )
+
+
+def _placed(x: Any, wanted: Layout | None) -> Any:
+    """The data of an argument, where the program wants it."""
+    if wanted is None:
+        return x.lanes
+    return x.placed(wanted) if isinstance(x, Array) else shard(x, wanted.sharding).data
 
 
 def _bare(results: list[Any]) -> Any:

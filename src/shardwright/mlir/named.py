@@ -7,7 +7,8 @@ name makes redundant.
 from collections.abc import Sequence
 from typing import Any
 
-from xdsl.dialects import arith, builtin as b, linalg
+from xdsl.dialects import arith, linalg
+from xdsl.dialects import builtin as b
 from xdsl.ir import Attribute, Block, ParametrizedAttribute, Region, TypeAttribute
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -27,7 +28,7 @@ from xdsl.irdl import (
 from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 
-# -- arith ------------------------------------------------------------------------------------------------------------------
+# -- arith ------------------------------------------------------------------------------------------------------------
 
 
 class _Select(IRDLOperation):
@@ -107,7 +108,7 @@ def _select() -> Any:
 
 ARITH: list[Any] = [_select(), _compare("cmpi"), _compare("cmpf")]
 
-# -- linalg -----------------------------------------------------------------------------------------------------------------
+# -- linalg -----------------------------------------------------------------------------------------------------------
 
 UNARY = "abs ceil erf exp floor log negf reciprocal round rsqrt sqrt square tanh copy".split()
 BINARY = "add sub mul div div_unsigned max min powf".split()
@@ -168,8 +169,6 @@ class _Reduce(IRDLOperation):
         short = None
         if parser.parse_optional_punctuation("{"):
             short = parser.parse_identifier()
-            while parser.parse_optional_punctuation("."):
-                short += f".{parser.parse_identifier()}"
             parser.parse_optional_attr_dict()
             parser.parse_punctuation("}")
         ins, outs = _group(parser, "ins"), _group(parser, "outs")
@@ -227,10 +226,10 @@ def _reduce() -> Any:
 
 LINALG: list[Any] = [*map(_linalg, (*UNARY, *BINARY, *PRODUCTS)), _reduce()]
 
-# -- tosa -------------------------------------------------------------------------------------------------------------------
+# -- tosa -------------------------------------------------------------------------------------------------------------
 
-ELEMENTWISE = """add sub mul maximum minimum pow exp log tanh sigmoid abs negate reciprocal rsqrt floor ceil sin cos erf identity
-greater greater_equal equal select logical_and logical_or logical_not cast""".split()
+ELEMENTWISE = """add sub mul maximum minimum pow exp log tanh sigmoid abs negate reciprocal rsqrt floor ceil sin cos
+erf identity greater greater_equal equal select logical_and logical_or logical_not cast""".split()
 REDUCED = "reduce_sum reduce_max reduce_min reduce_product reduce_prod reduce_all reduce_any".split()
 OTHERS = "matmul transpose reshape const const_shape concat".split()
 FIELDS = "axis shift perms new_shape value values nan_mode input1_zp output_zp a_zp b_zp quantization_info".split()

@@ -1,8 +1,8 @@
 """From operations to a traced program: each operation of a function becomes operations of this library on values.
 
-A function is walked once, while it is traced. The walk is a generator: at a collective it stops and asks for its result, so that
-two branches of a condition that differs between devices can be walked in step. Devices on either branch then take part in the
-same collective; where the branches come to different ones the program is refused, as real devices would wait for ever.
+A function is walked once, while it is traced. The walk is a generator: at a collective it stops and asks for its result, so
+that two branches of a condition that differs between devices can be walked in step. Devices on either branch then take part in
+the same collective; where the branches come to different ones the program is refused, as real devices would wait for ever.
 """
 
 from collections.abc import Generator, Sequence
@@ -89,7 +89,8 @@ class Reader:
             raise self.source.error("The function has no body, so it can't run. Define it in this file.", function)
         if len(function.regions[0].blocks) > 1:
             raise self.source.error(
-                "The function has several blocks. Only structured control flow, scf.if and scf.for, is supported.", function
+                "The function has several blocks. Only structured control flow, scf.if and scf.for, is supported.",
+                function,
             )
         made = yield from self._block(function.regions[0].block, arguments)
         return made
@@ -122,7 +123,7 @@ class Reader:
                 op,
             )
 
-    # -- one operation -------------------------------------------------------------------------------------------------------
+    # -- one operation ------------------------------------------------------------------------------------------------
 
     def _operation(self, op: Operation) -> Walk:
         self._walked += 1
@@ -182,7 +183,7 @@ class Reader:
             numbers.append(int(entry))
         return numbers
 
-    # -- the mesh and shardings ------------------------------------------------------------------------------------------------
+    # -- the mesh and shardings ---------------------------------------------------------------------------------------
 
     def _query(self, op: Operation, name: str) -> list[Any]:
         if name == "mesh_shape":
@@ -227,7 +228,7 @@ class Reader:
         assert isinstance(view, LocalView)
         places = [np.unravel_index(place, mesh.shape) for place in range(mesh.size)]
         if name == "process_linear_index":
-            return [view.named(np.arange(mesh.size), name, QueryKey(name, ()))]
+            return [view.named([np.asarray(place) for place in range(mesh.size)], name, QueryKey(name, ()))]
         if name == "process_multi_index":
             numbers = axes(op, "axes") or range(len(mesh.shape))
             return [
@@ -247,7 +248,9 @@ class Reader:
         device = mixed(field(op, "device"), values[counts[0] + 1 :])
         coords = [np.asarray(x, np.int64) if isinstance(x, int) else x for x in device]
         arguments = (tuple(sizes), sharding)
-        return self._functions("shard_shape", arguments, coords, lambda at: shard_sizes(sharding, sizes, at), len(sizes))
+        return self._functions(
+            "shard_shape", arguments, coords, lambda at: shard_sizes(sharding, sizes, at), len(sizes)
+        )
 
     def _functions(self, name: str, arguments: Any, coords: list[Value], function: Any, count: int) -> list[Value]:
         """Integers that follow from the coordinates of a device, known or of every device its own."""
@@ -258,13 +261,14 @@ class Reader:
         lifted = [view.lifted(x) for x in coords]
         made = []
         for at in range(count):
+
             def one(*tensors: Any, at: int = at) -> Any:
                 return np.asarray(function([int(x) for x in tensors])[at], np.int64)
 
             made.append(view.each(name, QueryKey(name, arguments, at), one, lifted))
         return made
 
-    # -- control flow ------------------------------------------------------------------------------------------------------------
+    # -- control flow -------------------------------------------------------------------------------------------------
 
     def _call(self, op: Operation) -> Walk:
         name = op.properties["callee"].root_reference.data  # type: ignore[attr-defined]
@@ -272,7 +276,9 @@ class Reader:
             raise self.source.error(f"There is no function @{name} in this file. Define it.", op)
         self._depth += 1
         if self._depth > MOST_CALLS:
-            raise self.source.error(f"Functions call one another more than {MOST_CALLS} deep: @{name} may call itself.", op)
+            raise self.source.error(
+                f"Functions call one another more than {MOST_CALLS} deep: @{name} may call itself.", op
+            )
         saved = dict(self.values)
         made = yield from self._function(self.functions[name], [self.values[x] for x in op.operands])
         self.values, self._depth = saved, self._depth - 1
@@ -286,7 +292,9 @@ class Reader:
             return [] if taken is None else (yield from self._block(taken, ()))
         if isinstance(self.view, GlobalView):
             with located(self.source.line_of(op)), self._blamed(op):
-                branches = [lambda block=block: tuple(self._driven(self._block(block, ()))) for block in blocks if block]
+                branches = [
+                    lambda block=block: tuple(self._driven(self._block(block, ()))) for block in blocks if block
+                ]
                 made = cond(test, branches[0], branches[1] if len(branches) > 1 else tuple)
             return list(made)
         one, two = (self._branch(block) for block in blocks)
@@ -315,7 +323,9 @@ class Reader:
             with located(self.source.line_of(op)), self._blamed(op):
                 return self._looped(op, block, (lower, upper, step), carried, known)
         if not known:
-            raise self.source.error("The bounds of the loop differ between devices or depend on data. Use constants.", op)
+            raise self.source.error(
+                "The bounds of the loop differ between devices or depend on data. Use constants.", op
+            )
         rounds = range(int(lower), int(upper), int(step))
         if len(rounds) > MOST_ROUNDS:
             raise self.source.error(
@@ -406,9 +416,7 @@ class _Apart:
                 raise self._refused()
             answers = yield from self._together(left, right)
             left, right = self._next(one, answers[0]), self._next(two, answers[1])
-        return [
-            self.reader.chosen(self.op, self.test, a, b) for a, b in zip(left, right, strict=True)
-        ]
+        return [self.reader.chosen(self.op, self.test, a, b) for a, b in zip(left, right, strict=True)]
 
     def _next(self, walk: Walk, answer: Value | None) -> "Request | list[Value]":
         try:
@@ -439,12 +447,16 @@ class _Apart:
         assert isinstance(view, LocalView)
         known = view.per_device(self.test)
         if known is None:
-            raise source.error("A send in one branch and its recv in the other need a condition that does not depend on data.", self.op)
+            raise source.error(
+                "A send and its recv in two branches need a condition that does not depend on data.", self.op
+            )
         sizes = [mesh.sizes[axis] for axis in send.axes]
         others = [at for at in np.ndindex(*sizes) if at != send.destination]
         sender = recv.source if recv.source is not None else others[0] if len(others) == 1 else None
         if sender is None:
-            raise source.error(f"The recv names no source, and a group has {len(others)} devices that could send. Name one.", self.op)
+            raise source.error(
+                f"The recv names no source, and {len(others)} devices of a group could send. Name one.", self.op
+            )
         for group in mesh.groups(send.axes):
             for coords, branch in ((sender, sent_if), (send.destination, not sent_if)):
                 place = mesh.position(group[int(np.ravel_multi_index(coords, sizes))])

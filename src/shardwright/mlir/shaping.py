@@ -126,7 +126,7 @@ class Shaping:
         counts = [x if isinstance(x, int) else _number(x, "size") for x in sizes]
         steps = [x if isinstance(x, int) else _number(x, "stride") for x in strides]
         made = sliced(self.view, value, starts, counts, steps)
-        shape = [n for n in sizes_of(op.results[0].type)]
+        shape = list(sizes_of(op.results[0].type))
         return made if DYNAMIC in shape else self.view.reshaped(made, shape)  # dims of size 1 may be dropped
 
     def _tensor_concat(self, op: Operation, *values: Value) -> Value:
@@ -168,5 +168,7 @@ class Shaping:
 def _number(value: Value, what: str) -> int:
     """A value that must be known when the function is traced."""
     if not is_known(value):
-        raise ShardwrightError(f"The {what} depends on data or on the device. It must be known when the program is traced.")
+        raise ShardwrightError(
+            f"The {what} depends on data or on the device. It must be known when the program is traced."
+        )
     return int(value)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from xdsl.dialects import builtin as b
 from xdsl.ir import Block, BlockArgument, Operation
 from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr, AffineMap
 
@@ -24,7 +25,9 @@ def _neutral(kind: str, dtype: "np.dtype[Any]") -> Any:
         return _NEUTRAL[kind]
     if dtype.kind in "iu":
         return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
-    return dtype == bool and kind == "min" if dtype == bool else -np.inf if kind == "max" else np.inf
+    if dtype.kind == "b":
+        return kind == "min"
+    return -np.inf if kind == "max" else np.inf
 
 
 class Structured:
@@ -48,15 +51,15 @@ class Structured:
         return made
 
     def _product(self, op: Operation, text: str, values: Sequence[Value]) -> Value:
-        a, b, out = values
-        made = self._einsum(text, a, b, out.dtype)
+        one, two, out = values
+        made = self._einsum(text, one, two, out.dtype)
         return self._combined("sum", made, out)
 
-    def _einsum(self, text: str, a: Value, b: Value, dtype: "np.dtype[Any]") -> Value:
+    def _einsum(self, text: str, one: Value, two: Value, dtype: "np.dtype[Any]") -> Value:
         spaced = text.replace("->", ">")
         left, right = spaced.split(">")
         terms = ", ".join(" ".join(term) for term in left.split(","))
-        x, y = (self.view.cast(value, dtype) for value in (a, b))
+        x, y = (self.view.cast(value, dtype) for value in (one, two))
         return self.view.row("einsum", x, y, name="einsum", text=f"{terms} -> {' '.join(right)}".rstrip())
 
     def _combined(self, kind: str, made: Value, out: Value) -> Value:
@@ -94,7 +97,9 @@ class Structured:
         block = op.regions[0].block
         kind, inner = self._combiner(op, block, 1)
         if inner is not block.args[0]:
-            raise self.refuse(f"'{op.name}' has a body that does more than combine two elements. Use linalg.generic.", op)
+            raise self.refuse(
+                f"'{op.name}' has a body that does more than combine two elements. Use linalg.generic.", op
+            )
         return [self._combined(kind, self._reduced(kind, values[0], integers(op.properties["dimensions"])), values[1])]
 
     def _reduced(self, kind: str, value: Value, dims: Sequence[int]) -> Value:
@@ -111,10 +116,15 @@ class Structured:
         assert last is not None
         made = last.operands[0].owner
         out = block.args[inputs]
-        if isinstance(made, Operation) and made.name in REDUCING and out in made.operands and len(set(made.operands)) == 2:
+        if (
+            isinstance(made, Operation)
+            and made.name in REDUCING
+            and out in made.operands
+            and len(set(made.operands)) == 2
+        ):
             (element,) = (x for x in made.operands if x is not out)
             uses = sum(x is out for inner in block.ops for x in inner.operands)
-            if uses == 1 and (REDUCING[made.name] not in ("all", "any") or dtype_of(element.type) == bool):
+            if uses == 1 and (REDUCING[made.name] not in ("all", "any") or element.type == b.i1):
                 return REDUCING[made.name], element
         raise self.refuse(
             f"'{op.name}' reduces by something else than one addition, product, maximum or minimum of the element and the "
@@ -122,7 +132,7 @@ class Structured:
             op,
         )
 
-    # -- linalg.generic ------------------------------------------------------------------------------------------------------
+    # -- linalg.generic -----------------------------------------------------------------------------------------------
 
     def _generic(self, op: Operation, values: Sequence[Value]) -> list[Value]:
         maps = [attribute.data for attribute in op.properties["indexing_maps"]]  # type: ignore[attr-defined]
@@ -231,7 +241,9 @@ class Structured:
                 known[inner.results[0]] = np.arange(sizes[loop], dtype=np.int64).reshape(shape)
             elif inner.name == "arith.constant":
                 known[inner.results[0]] = self.constant(inner)
-            elif inner.name in RULES and (wanted is None or any(x in known or x.owner is not block for x in inner.operands)):
+            elif inner.name in RULES and (
+                wanted is None or any(x in known or x.owner is not block for x in inner.operands)
+            ):
                 if wanted is not None and not all(x in known or self._is_outside(x, block) for x in inner.operands):
                     continue  # what combines the element with the output
                 operands = [self._outer(known, x, op) for x in inner.operands]
@@ -255,5 +267,3 @@ class Structured:
     def constant(self, op: Operation) -> Value:
         """The value of a constant."""
         raise NotImplementedError
-
-

@@ -62,7 +62,7 @@ class Text:
         self._constants: list[dict[Any, Any]] = [{}]
         self.symbol = f"@{word('mesh', dialect)}0"
 
-    # -- lines and names -------------------------------------------------------------------------------------------------------
+    # -- lines and names ----------------------------------------------------------------------------------------------
 
     def line(self, text: str) -> None:
         """A line of the body."""
@@ -95,7 +95,7 @@ class Text:
         self.line(f"{name} = {text} : {kind}")
         return name
 
-    # -- constants ---------------------------------------------------------------------------------------------------------------
+    # -- constants ----------------------------------------------------------------------------------------------------
 
     def constant(self, value: Any, shape: Sequence[int], dtype: Any) -> Typed:
         """A constant tensor: one element repeated, or a small array; each is written once."""
@@ -116,7 +116,9 @@ class Text:
         kind = np.dtype(dtype)
         key = ("scalar", np.asarray(value, kind).tobytes(), kind.name)
         if key not in self._constants[-1]:
-            self._constants[-1][key] = self.scalar(f"arith.constant {_element(np.asarray(value, kind))}", type_name(kind))
+            self._constants[-1][key] = self.scalar(
+                f"arith.constant {_element(np.asarray(value, kind))}", type_name(kind)
+            )
         name: str = self._constants[-1][key]
         return name
 
@@ -136,7 +138,7 @@ class Text:
         self.line(f"{name} = linalg.fill ins({element} : {kind}) outs({out.name} : {out.type}) -> {out.type}")
         return Typed(name, shape, dtype)
 
-    # -- words of the dialect ------------------------------------------------------------------------------------------------------
+    # -- words of the dialect -----------------------------------------------------------------------------------------
 
     def axis_numbers(self, axes: Sequence[str]) -> list[int]:
         """The numbers of axes; pieces of an axis have none."""
@@ -211,7 +213,9 @@ class Text:
 
     def header(self) -> str:
         """The line that defines the mesh."""
-        return f"{self.dialect}.{word('mesh', self.dialect)} {self.symbol}(shape = {'x'.join(map(str, self.mesh.shape))})"
+        return (
+            f"{self.dialect}.{word('mesh', self.dialect)} {self.symbol}(shape = {'x'.join(map(str, self.mesh.shape))})"
+        )
 
 
 def default_offsets(sharding: Sharding, dim: int, size: int) -> list[int]:
@@ -244,7 +248,7 @@ def _halo_sizes(sharding: Sharding) -> list[int]:
 def _element(value: Any) -> str:
     """One element, as MLIR writes it: floats without loss, or by their bits."""
     kind, item = value.dtype, value.reshape(()).item()
-    if kind == bool:
+    if kind.kind == "b":
         return "true" if item else "false"
     if kind.kind in "iu":
         return str(item)
@@ -266,5 +270,3 @@ def _elements(array: Any) -> str:
     if array.size == 0:
         return ""
     return f"[{', '.join(_elements(part) for part in array)}]"
-
-

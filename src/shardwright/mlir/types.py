@@ -23,7 +23,9 @@ def dtype_of(kind: Attribute) -> "np.dtype[Any] | None":
         return np.dtype(np.int64)
     if isinstance(kind, b.ComplexType):
         inner = dtype_of(kind.element_type)
-        return None if inner is None or inner.name not in ("float32", "float64") else np.result_type(inner, np.complex64)
+        return (
+            None if inner is None or inner.name not in ("float32", "float64") else np.result_type(inner, np.complex64)
+        )
     if isinstance(kind, b.IntegerType):
         width, unsigned = kind.width.data, kind.signedness.data is b.Signedness.UNSIGNED
         if width == 1:
@@ -54,7 +56,7 @@ def type_name(dtype: "np.dtype[Any]") -> str:
     >>> [type_name(np.dtype(name)) for name in ("float32", "bool", "int16", "uint8", "complex64")]
     ['f32', 'i1', 'i16', 'ui8', 'complex<f32>']
     """
-    if dtype == bool:
+    if dtype.kind == "b":
         return "i1"
     if dtype.name == "bfloat16":
         return "bf16"

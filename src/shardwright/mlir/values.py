@@ -90,7 +90,7 @@ class View:
             return splat(first_of(value), shape, value.dtype)
         if is_known(value):
             return value.reshape(tuple(shape))
-        base = self._bases.get(value.node, value)  # a reshape of a reshape is one
+        base: Any = self._bases.get(value.node, value)  # a reshape of a reshape is one
         if tuple(base.shape) == tuple(shape):
             return base
         made = self.row("reshape", base, shape=tuple(shape))
@@ -101,7 +101,11 @@ class View:
         """Elements repeated."""
         if tuple(shape) == tuple(value.shape):
             return value
-        return np.broadcast_to(value, tuple(shape)) if is_splat(value) else self.row("broadcast_to", value, shape=tuple(shape))
+        return (
+            np.broadcast_to(value, tuple(shape))
+            if is_splat(value)
+            else self.row("broadcast_to", value, shape=tuple(shape))
+        )
 
     def broadcast_like(self, value: Value, other: Value) -> Value:
         """A scalar with as many dims as another value, each 1 long."""
@@ -185,7 +189,7 @@ class LocalView(View):
         made = self.recorder.each(name, key, function, operands)
         known = [self.per_device(x) for x in operands]
         if all(x is not None for x in known):
-            self._per_device[made.node] = [np.asarray(function(*row)) for row in zip(*known, strict=True)]  # type: ignore[arg-type]
+            self._per_device[made.node] = [np.asarray(function(*row)) for row in zip(*known, strict=True)]
         return made
 
     def _note(self, name: str, operands: Sequence[Any], attrs: Attrs, made: Any) -> None:

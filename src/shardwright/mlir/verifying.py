@@ -80,7 +80,7 @@ class _Check:
             if wrong:
                 return
 
-    # -- the mesh ------------------------------------------------------------------------------------------------------------
+    # -- the mesh -----------------------------------------------------------------------------------------------------
 
     def _mesh(self) -> Messages:
         shape = integers(self.op.properties["shape"])
@@ -95,7 +95,7 @@ class _Check:
             yield f"'{self.op.name}' op has an axis of size 0, so no device. Give every axis one device or more."
         known = math.prod(n for n in shape if n > 0)
         if known > MOST_DEVICES:
-            yield f"'{self.op.name}' op has {known:,} devices; at most {MOST_DEVICES:,} are possible. Use a smaller {self.mesh}."
+            yield f"'{self.op.name}' op has {known:,} devices; at most {MOST_DEVICES:,} are possible."
 
     def _axes_exist(self, given: tuple[int, ...]) -> Messages:
         rank = len(self.shape)
@@ -128,7 +128,7 @@ class _Check:
                 f"Give one coordinate an axis."
             )
 
-    # -- collectives -----------------------------------------------------------------------------------------------------------
+    # -- collectives --------------------------------------------------------------------------------------------------
 
     @property
     def group(self) -> int:
@@ -296,7 +296,7 @@ class _Check:
 
     def _update_halo(self) -> Messages:
         lists = axis_lists(field(self.op, "split_axes"))
-        halos = mixed(field(self.op, "static_halo_sizes"), [x for x in self.op.operands[1:]])
+        halos = mixed(field(self.op, "static_halo_sizes"), self.op.operands[1:])
         wrong = [*self._split(lists, shape_of(self.op.operands[0])), *self._halos(lists, halos)]
         yield from wrong
         if wrong:
@@ -310,7 +310,7 @@ class _Check:
                     f"rows of its own that neighbours read. Use smaller halos."
                 )
 
-    # -- shardings -------------------------------------------------------------------------------------------------------------
+    # -- shardings ----------------------------------------------------------------------------------------------------
 
     def _split(self, lists: tuple[tuple[int, ...], ...], shape: Shape | None) -> Messages:
         """Axes that split dims."""
@@ -419,7 +419,7 @@ class _Check:
                 count = math.prod(self.meshes[symbol][axis] for axis in some) + 1
                 last, offsets = offsets[count - 1 : count], offsets[count:]
                 if last and last[0] != DYNAMIC and shape[dim] not in (DYNAMIC, last[0]):
-                    yield f"sharded dims offsets of dim {dim} end at {last[0]}, but its size is {shape[dim]}. End with the size."
+                    yield f"sharded dims offsets of dim {dim} end at {last[0]}, but its size is {shape[dim]}."
 
     def _shard_shape(self) -> Messages:
         dims = integers(field(self.op, "dims"))
@@ -453,5 +453,3 @@ class _Named(_Check):
 
 def _sizes(shape: Any) -> str:
     return "x".join("?" if n == DYNAMIC else str(n) for n in shape) or "no dims"
-
-

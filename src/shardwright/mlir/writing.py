@@ -86,7 +86,7 @@ class Writer:
         """An array from outside."""
         raise NotImplementedError
 
-    # -- control flow ------------------------------------------------------------------------------------------------------------
+    # -- control flow -------------------------------------------------------------------------------------------------
 
     def _settled(self, operands: Sequence[Typed]) -> None:
         """Values that regions read are written before them."""
@@ -131,7 +131,9 @@ class Writer:
         names = [self.text.name() for _ in range(what.carried + 1)]
         inner = [Typed(name, x.shape, x.dtype) for name, x in zip(names[1:], carried, strict=True)]
         pairs = ", ".join(f"{a.name} = {x.name}" for a, x in zip(inner, carried, strict=True))
-        self.text.line(f"{bound} = scf.for {names[0]} = {first} to {last} step {step} iter_args({pairs}) -> ({types}) {{")
+        self.text.line(
+            f"{bound} = scf.for {names[0]} = {first} to {last} step {step} iter_args({pairs}) -> ({types}) {{"
+        )
         self._region(what.body, [*inner, *captured], types)
         self.text.line("}")
         return values if len(values) > 1 else values[0]
@@ -150,7 +152,11 @@ class GlobalWriter(Writer):
 
     def constant(self, node: Node, value: Any) -> Typed:
         made = self.text.constant(np.asarray(value), node.type.shape, node.type.dtype)
-        return made if node.type.sharding is None or node.type.sharding.is_replicated else self.annotated(made, node.type.sharding)
+        return (
+            made
+            if node.type.sharding is None or node.type.sharding.is_replicated
+            else self.annotated(made, node.type.sharding)
+        )
 
     def annotated(self, value: Typed, sharding: Sharding) -> Typed:
         """A value with a sharding, unless it has it already; a second annotation is one for users."""
@@ -185,10 +191,14 @@ class LocalWriter(Writer):
             assert kind.sharding is not None
             layout = layout_of(kind.sharding, kind.shape)
             even = all(extent is None for extent in layout.extents)
-            shapes = (layout.at(0).local_shape,) if even else tuple(layout.at(p).local_shape for p in range(layout.mesh.size))
+            shapes = (
+                (layout.at(0).local_shape,)
+                if even
+                else tuple(layout.at(p).local_shape for p in range(layout.mesh.size))
+            )
         if len(set(shapes)) > 1:
             raise MLIRError(
-                f"{kind} has shards of different sizes, {sorted(set(shapes))[:4]}, but the text is one for all devices. Pad the "
+                f"{kind} has shards of different sizes, {sorted(set(shapes))[:4]}, but one text serves all devices. Pad the "
                 f"tensor, or write view='global'."
             )
         return shapes[0], kind.dtype
@@ -219,12 +229,16 @@ class LocalWriter(Writer):
     def _each(self, node: Node, what: Each, operands: list[Any], result: tuple[Any, Any]) -> Typed:
         key = what.key
         if isinstance(key, KnownKey):
-            return self.text.constant(np.frombuffer(key.data, np.dtype(key.dtype))[0] if _single(key) else key.value, *result)
+            return self.text.constant(
+                np.frombuffer(key.data, np.dtype(key.dtype))[0] if _single(key) else key.value, *result
+            )
         if isinstance(key, QueryKey):
             return self.moves.query(key, operands)
         if isinstance(key, RowKey):
             given = iter(operands)
-            return self.rows.write(key.name, Attrs(**dict(key.attrs)), [next(given) if x is None else x for x in key.scalars], result)
+            return self.rows.write(
+                key.name, Attrs(**dict(key.attrs)), [next(given) if x is None else x for x in key.scalars], result
+            )
         if what.name == "matmul" and all(len(x.shape) == 2 for x in operands) and len(operands) == 2:
             return self.rows.write("einsum", {"text": "m k, k n -> m n"}, operands, result)
         raise MLIRError(
@@ -237,7 +251,9 @@ class LocalWriter(Writer):
         op = OPS.get(what.name)
         if (op is not None and op.elementwise) or what.name in SPLIT_FREELY:
             return
-        split = [k.sharding for x in node.nodes for k in x.types if k.sharding is not None and not k.sharding.is_replicated]
+        split = [
+            k.sharding for x in node.nodes for k in x.types if k.sharding is not None and not k.sharding.is_replicated
+        ]
         if what.name in ("concat", "rows") and not any(self._moves_split(what, s) for s in split):
             return
         if split:
@@ -248,7 +264,11 @@ class LocalWriter(Writer):
 
     def _moves_split(self, what: Compute, sharding: Sharding) -> bool:
         """Whether a dim along which rows move is split."""
-        dims = [what.attrs["axis"]] if what.name == "concat" else [d for d, m in enumerate(what.attrs["maps"]) if m is not None]
+        dims = (
+            [what.attrs["axis"]]
+            if what.name == "concat"
+            else [d for d, m in enumerate(what.attrs["maps"]) if m is not None]
+        )
         return any(d < len(sharding.dims) and sharding.dims[d] for d in dims)
 
 
@@ -271,7 +291,9 @@ def written(program: Program, dialect: str, view: str | None, name: str) -> tupl
     if local:
         return text.header(), _local_function(program, text, name)
     if is_local(program):
-        raise MLIRError("The program's arguments or results are tensors per device, which the global view has not. Leave view out.")
+        raise MLIRError(
+            "The program's arguments or results are tensors per device, which the global view has not. Leave view out."
+        )
     return text.header(), _global_function(program, text, name)
 
 

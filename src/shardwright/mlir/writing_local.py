@@ -28,7 +28,9 @@ class Moves:
     def __init__(self, text: Text, rows: Rows) -> None:
         self.text, self.rows = text, rows
 
-    def _collective(self, name: str, x: Typed, axes: Sequence[str], more: str, shape: Sequence[int], dtype: Any = None) -> Typed:
+    def _collective(
+        self, name: str, x: Typed, axes: Sequence[str], more: str, shape: Sequence[int], dtype: Any = None
+    ) -> Typed:
         """A collective; one that names a device of the group has its types in brackets."""
         made = tensor_name(tuple(shape), x.dtype if dtype is None else np.dtype(dtype))
         device = any(f"{what} = [" in more for what in ("root", "destination", "source")) or name in ("recv", "send")
@@ -36,7 +38,7 @@ class Moves:
         text = f"{self.text.dialect}.{name} {x.name} {self.text.on(axes)}{more}"
         return self.text.op(text, shape, x.dtype if dtype is None else dtype, types)
 
-    # -- moves of shards -----------------------------------------------------------------------------------------------------------
+    # -- moves of shards ----------------------------------------------------------------------------------------------
 
     def gather(self, x: Typed, axes: Axes, dim: int) -> Typed:
         """Shards joined along a dim."""
@@ -85,14 +87,16 @@ class Moves:
             shape = list(x.shape)
             shape[gaining[0]] //= size
             shape[losing[0]] *= size
-            return self._collective("all_to_all", x, axes, f" split_axis = {gaining[0]} concat_axis = {losing[0]}", shape)
+            return self._collective(
+                "all_to_all", x, axes, f" split_axis = {gaining[0]} concat_axis = {losing[0]}", shape
+            )
         for dim in losing:
             x = self.gather(x, loses[dim], dim)
         for dim in gaining:
             x = self.slice(x, gains[dim], dim)
         return x
 
-    # -- the local view ------------------------------------------------------------------------------------------------------------
+    # -- the local view -----------------------------------------------------------------------------------------------
 
     def local(self, step: Any, x: Typed, shape: Sequence[int], dtype: Any) -> Typed:
         """A collective on a tensor per device."""
@@ -121,16 +125,20 @@ class Moves:
         if isinstance(v, c.UpdateHalo):
             return self._halo(v, x)
         if type(v) not in more:
-            raise MLIRError(f"{v.name} has no operation in the {self.text.dialect} dialect. Use shift, or send and recv.")
+            raise MLIRError(
+                f"{v.name} has no operation in the {self.text.dialect} dialect. Use shift, or send and recv."
+            )
         return self._collective(v.name, x, v.axes, more[type(v)](), shape, dtype)
 
     def _halo(self, v: c.UpdateHalo, x: Typed) -> Typed:
         lists = [self.text.axis_numbers(axes) for axes in v.split_axes]
         sizes = [n for pair in v.halo_sizes for n in pair]
-        text = f"{self.text.dialect}.update_halo {x.name} on {self.text.symbol} split_axes = {lists} halo_sizes = {sizes}"
+        text = (
+            f"{self.text.dialect}.update_halo {x.name} on {self.text.symbol} split_axes = {lists} halo_sizes = {sizes}"
+        )
         return self.text.op(text, x.shape, x.dtype)
 
-    # -- questions about the mesh ----------------------------------------------------------------------------------------------------
+    # -- questions about the mesh -------------------------------------------------------------------------------------
 
     def query(self, key: QueryKey, operands: Sequence[Typed]) -> Typed:
         """Coordinates of a device, or what follows from them, as a tensor without dims."""
@@ -138,7 +146,9 @@ class Moves:
         if key.name == "process_linear_index":
             return self._tensor(text.scalar(f"{dialect}.process_linear_index on {symbol}", "index"))
         if key.name == "process_multi_index":
-            return self._tensor(text.scalar(f"{dialect}.process_multi_index on {symbol} axes = {list(key.arguments)}", "index"))
+            return self._tensor(
+                text.scalar(f"{dialect}.process_multi_index on {symbol} axes = {list(key.arguments)}", "index")
+            )
         numbers = [self._index(x) for x in operands]
         if key.name == "neighbors_linear_indices":
             one, two = text.name(), text.name()
@@ -159,12 +169,14 @@ class Moves:
 
     def _sharding_value(self, sharding: Sharding, shape: Sequence[int]) -> str:
         """A sharding as a value, also in the dialect that has attributes."""
-        attribute, value = self.text.sharding(sharding, shape)
+        _, value = self.text.sharding(sharding, shape)
         if value:
             return value
         split = self.text.split(sharding)
         name = self.text.name()
-        self.text.line(f"{name} = {self.text.dialect}.sharding {self.text.symbol} split_axes = {split} : !{self.text.dialect}.sharding")
+        self.text.line(
+            f"{name} = {self.text.dialect}.sharding {self.text.symbol} split_axes = {split} : !{self.text.dialect}.sharding"
+        )
         return name
 
     def _tensor(self, index: str) -> Typed:
@@ -189,5 +201,3 @@ def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
             break
         count += 1
     return count
-
-

@@ -35,7 +35,13 @@ COMPARED = {
     "equal": ("oeq", "eq"), "not_equal": ("une", "ne"), "less": ("olt", "slt"), "less_equal": ("ole", "sle"),
     "greater": ("ogt", "sgt"), "greater_equal": ("oge", "sge"),
 }  # fmt: skip
-NAMED = {"ac,cb->ab": "matmul", "abd,adc->abc": "batch_matmul", "ab,b->a": "matvec", "b,ba->a": "vecmat", "a,a->": "dot"}
+NAMED = {
+    "ac,cb->ab": "matmul",
+    "abd,adc->abc": "batch_matmul",
+    "ab,b->a": "matvec",
+    "b,ba->a": "vecmat",
+    "a,a->": "dot",
+}
 STARTS = {"sum": 0, "prod": 1, "all": True, "any": False}
 
 
@@ -58,7 +64,7 @@ class Rows:
     def _refuse(self, name: str, why: str = "has no operation in MLIR that stands for it") -> MLIRError:
         return MLIRError(f"{name} can't be written: it {why}. Write the program with other operations.")
 
-    # -- element-wise ------------------------------------------------------------------------------------------------------------
+    # -- element-wise -------------------------------------------------------------------------------------------------
 
     def fitted(self, operand: Any, shape: Sequence[int], dtype: Any) -> Typed:
         """An operand converted and broadcast."""
@@ -77,7 +83,7 @@ class Rows:
             return self._same(f"arith.{BOOLEANS[name]}", [self.fitted(x, shape, bool) for x in operands])
         given = [self.fitted(x, shape, dtype) for x in operands]
         kind = np.dtype(dtype)
-        if kind == bool and name in BOOLEANS:
+        if kind.kind == "b" and name in BOOLEANS:
             return self._same(f"arith.{BOOLEANS[name]}", given)
         if kind.kind == "u" and name in UNSIGNED:
             return self._same(f"arith.{UNSIGNED[name]}", given)
@@ -133,7 +139,9 @@ class Rows:
 
     def _bitwise_invert(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
         ones = True if np.dtype(dtype) == bool else -1 if np.dtype(dtype).kind == "i" else np.iinfo(dtype).max
-        return self._same("arith.xori", [self.fitted(operands[0], shape, dtype), self.text.constant(ones, shape, dtype)])
+        return self._same(
+            "arith.xori", [self.fitted(operands[0], shape, dtype), self.text.constant(ones, shape, dtype)]
+        )
 
     def _isnan(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
         (x,) = operands
@@ -155,7 +163,7 @@ class Rows:
         old, new = x.dtype, np.dtype(dtype)
         if old == new:
             return x
-        if new == bool:
+        if new.kind == "b":
             return self._compared("not_equal", [x, self.text.constant(0, x.shape, old)], x.shape)
         kinds = {"f": "f", "V": "f", "i": "i", "u": "u", "b": "u"}
         if old.kind not in kinds or new.kind not in kinds:
@@ -163,14 +171,14 @@ class Rows:
         op = {"ff": "extf" if new.itemsize > old.itemsize else "truncf", "if": "sitofp", "uf": "uitofp", "fi": "fptosi",
               "fu": "fptoui"}.get(kinds[old.kind] + kinds[new.kind])  # fmt: skip
         if op is None:
-            width = lambda kind: 1 if kind == bool else kind.itemsize * 8  # noqa: E731
-            if width(old) == width(new):
+            widths = [1 if kind.kind == "b" else kind.itemsize * 8 for kind in (old, new)]
+            if widths[0] == widths[1]:
                 raise self._refuse(f"A conversion from {old.name} to {new.name}", "changes only the sign of the type")
-            op = "trunci" if width(new) < width(old) else "extsi" if old.kind == "i" else "extui"
+            op = "trunci" if widths[1] < widths[0] else "extsi" if old.kind == "i" else "extui"
         types = f"{x.type} to {tensor_name(x.shape, new)}"
         return self.text.op(f"arith.{op} {x.name}", x.shape, new, types)
 
-    # -- shapes ------------------------------------------------------------------------------------------------------------------
+    # -- shapes -------------------------------------------------------------------------------------------------------
 
     def broadcast(self, x: Typed, shape: Sequence[int]) -> Typed:
         """Elements repeated along new dims and dims of size 1."""
@@ -204,7 +212,9 @@ class Rows:
             return x
         joined = reassociation(old, new)
         if joined is not None:
-            return self.text.op(f"tensor.collapse_shape {x.name} {joined}", new, x.dtype, f"{x.type} into {tensor_name(new, x.dtype)}")
+            return self.text.op(
+                f"tensor.collapse_shape {x.name} {joined}", new, x.dtype, f"{x.type} into {tensor_name(new, x.dtype)}"
+            )
         split = reassociation(new, old)
         if split is not None:
             sizes = list(new)
@@ -227,7 +237,9 @@ class Rows:
         (x,) = operands
         maps = attrs["maps"]
         for each in maps:
-            if each is not None and (each.stride < 1 or each.width > 1 or each.every > 1 or each.wrap or each.start < 0):
+            if each is not None and (
+                each.stride < 1 or each.width > 1 or each.every > 1 or each.wrap or each.start < 0
+            ):
                 raise self._refuse(attrs.get("name", "rows"), "reads rows in an order that no slice has")
         starts = [0 if each is None else each.start for each in maps]
         steps = [1 if each is None else each.stride for each in maps]
@@ -239,7 +251,7 @@ class Rows:
         text = f"tensor.concat dim({attrs['axis']}) {names}"
         return self.text.op(text, shape, dtype, f"({types}) -> {tensor_name(tuple(shape), np.dtype(dtype))}")
 
-    # -- reductions and products ---------------------------------------------------------------------------------------------------
+    # -- reductions and products --------------------------------------------------------------------------------------
 
     def _reduced(self, name: str, attrs: Any, x: Typed, shape: Any, dtype: Any) -> Typed:
         kind = np.dtype(dtype)
@@ -250,7 +262,9 @@ class Rows:
             return value
         first = STARTS[name] if name in STARTS else _extreme(kind, name == "max")
         out = self.text.filled(first, kept, kind)
-        row = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "all": "multiply", "any": "add"}[name]
+        row = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "all": "multiply", "any": "add"}[
+            name
+        ]
         combine = self._scalar_op(row, kind)
         made, element = self.text.name(), type_name(kind)
         self.text.line(
@@ -260,7 +274,7 @@ class Rows:
         return self.reshape(Typed(made, kept, kind), shape)
 
     def _scalar_op(self, row: str, kind: Any) -> str:
-        if kind == bool:
+        if kind.kind == "b":
             return f"arith.{BOOLEANS[row]}"
         if kind.kind in "fV":
             return FLOATS[row]
@@ -292,7 +306,9 @@ class Rows:
         kinds = ", ".join('"parallel"' if x in right.split() else '"reduction"' for x in letters)
         element = type_name(np.dtype(dtype))
         add, multiply = (self._scalar_op(row, np.dtype(dtype)) for row in ("add", "multiply"))
-        self.text.line(f"{name} = linalg.generic {{indexing_maps = [{', '.join(maps)}], iterator_types = [{kinds}]}} {ins} {{")
+        self.text.line(
+            f"{name} = linalg.generic {{indexing_maps = [{', '.join(maps)}], iterator_types = [{kinds}]}} {ins} {{"
+        )
         for line in (
             f"^bb0(%in: {element}, %in_0: {element}, %out: {element}):",
             f"  %p = {multiply} %in, %in_0 : {element}",
@@ -306,7 +322,7 @@ class Rows:
 
 def _extreme(kind: Any, lowest: bool) -> Any:
     """What a maximum or a minimum begins with."""
-    if kind == bool:
+    if kind.kind == "b":
         return not lowest
     if kind.kind in "fV":
         return -math.inf if lowest else math.inf
@@ -326,7 +342,8 @@ def reassociation(fine: Sequence[int], coarse: Sequence[int]) -> list[list[int]]
     groups: list[list[int]] = []
     at = 0
     for position, size in enumerate(coarse):
-        group, product = [], 1
+        group: list[int] = []
+        product = 1
         left = len(coarse) - position - 1
         while at < len(fine) - left and (not group or product != size or fine[at] == 1):
             product *= fine[at]

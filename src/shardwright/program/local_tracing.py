@@ -17,7 +17,7 @@ from shardwright.engines import engine_of, row_function
 from shardwright.errors import ArrayError, TraceError
 from shardwright.mesh import Mesh, overlap
 from shardwright.ops import NO_ATTRS, OPS, Attrs
-from shardwright.plan import Each, FromLocal, LocalShapes, LocalStep, ToLocal, SendRecv, scalar_side
+from shardwright.plan import Each, FromLocal, LocalShapes, LocalStep, SendRecv, ToLocal, scalar_side
 from shardwright.program.node import Node, Type
 from shardwright.sharding import Sharding, check_partial, layout_of
 
@@ -236,7 +236,10 @@ class LocalTrace:
         nodes = [pair[0] for pair in pairs if pair is not None]
         mesh = next(x.mesh for x in operands if isinstance(x, PerDevice))
         shapes = [node.type.local for node in nodes]
-        kinds = [x if pair is None else (pair[0].type.shape, pair[0].type.dtype) for x, pair in zip(operands, pairs, strict=True)]
+        kinds = [
+            x if pair is None else (pair[0].type.shape, pair[0].type.dtype)
+            for x, pair in zip(operands, pairs, strict=True)
+        ]
         dtypes = op.dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)
         count = mesh.size if any(s is not None and len(s.shapes) > 1 for s in shapes) else 1
         side = scalar_side(kinds)
@@ -283,11 +286,11 @@ class LocalTrace:
                 return v
             expected = v
             v, collective = boxes.match(mesh, bound)
-            step = SendRecv(collective.bind(mesh, v.node.type.shape, v.dtype), v.shapes, v.dtype)
-            step.check_ends(expected.shapes, expected.dtype)
+            transfer = SendRecv(collective.bind(mesh, v.node.type.shape, v.dtype), v.shapes, v.dtype)
+            transfer.check_ends(expected.shapes, expected.dtype)
             node, varies = self.node_of(v)
-            after = tuple(dict.fromkeys((*varies, *step.axes)))
-            return self._add(step, (node,), step.results, step.result_dtype, after)
+            after = tuple(dict.fromkeys((*varies, *transfer.axes)))
+            return self._add(transfer, (node,), transfer.results, transfer.result_dtype, after)
         boxes.check(mesh, f"before {collective.name}")
         for shape in dict.fromkeys(v.shapes.shapes):
             bound = collective.bind(mesh, shape, v.dtype, uneven=isinstance(collective, Scatter))

@@ -32,9 +32,9 @@ from shardwright.plan import (
     OperationPlan,
     Reduce,
     Regroup,
+    SendRecv,
     Step,
     ToLocal,
-    SendRecv,
 )
 from shardwright.sharding import Sharding, describe, dtype_name, layout_of
 

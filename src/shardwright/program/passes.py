@@ -2,7 +2,8 @@
 
 Nodes are pure and made once, so common subexpressions are one node and what no output needs is gone, collectives
 included. What is left to do: moves of moved values are planned anew, sums of reduced values are reduced once, reductions of one
-group that don't depend on each other become one, collectives of the local view are simplified, and the order is the one that needs least memory.
+group that don't depend on each other become one, collectives of the local view are simplified, and the order is the one that
+needs least memory.
 """
 
 import heapq
