@@ -12,6 +12,8 @@ except ModuleNotFoundError as error:
         "shardwright.mlir needs xdsl, which is not installed. Run: pip install 'shardwright[mlir]'.", name="xdsl"
     ) from error
 
+from xdsl.dialects.builtin import ModuleOp
+
 from shardwright.errors import MLIRError
 from shardwright.mlir.fields import short_name
 from shardwright.mlir.functions import Function, Module
@@ -70,7 +72,7 @@ def loads(
     """
     source = Source(text, file)
     module = source.parsed()
-    for error in (*source.checked(module), *problems(source, module)):
+    for error in _found(source, module):
         raise error
     made = Module(source, module, engine, device, mesh_shapes or {})
     return {name: Function(made, op) for name, op in made.functions.items()}
@@ -87,7 +89,12 @@ def verify(text: str, *, file: str = "<mlir>") -> list[MLIRError]:
         module = source.parsed()
     except MLIRError as error:
         return [error]
-    return [*source.checked(module), *problems(source, module)]
+    return _found(source, module)
+
+
+def _found(source: Source, module: ModuleOp) -> list[MLIRError]:
+    """The errors of a module; the rules of the dialect need operations that are well-formed."""
+    return list(source.checked(module)) or list(problems(source, module))
 
 
 def dialect_of(text: str) -> str:

@@ -19,7 +19,7 @@ from shardwright.mlir.named import ARITH, LINALG, TOSA, TOSA_TYPES
 MOST_CHARACTERS = 64 * 2**20
 MOST_NESTED = 64  # brackets and regions inside one another
 LONGEST_LINE = 400  # characters of a source line that an error shows
-_TOKENS = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|->|>=|[\[({<]|[\])}>]')
+_TOKENS = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|->|>=|[\[({<]|[\])}>]|"')
 _TENSOR = re.compile(r"tensor<[0-9x?]*[a-z]+[0-9]*>")
 _RESULTS = re.compile(r"\s*(?:%[\w$.-]+(?::\d+)?(?:\s*,\s*%[\w$.-]+(?::\d+)?)*\s*=\s*)?")
 
@@ -67,15 +67,17 @@ class Source:
     def parsed(self) -> builtin.ModuleOp:
         """The module; every failure is an MLIRError."""
         self._check_size()
-        parser = _Locating(_context(), self)
+        parser: _Locating | None = None
         try:
+            parser = _Locating(_context(), self)
             module = parser.parse_module()
         except ParseError as error:
             raise self.error(_sentence(error.msg), error.span.start) from error
         except RecursionError as error:
-            raise self.error("The text is nested too deeply to be parsed. Flatten it.", parser.pos) from error
+            raise self.error("The text is nested too deeply to be parsed. Flatten it.", 0) from error
         except Exception as error:  # the parser's own checks of numbers raise ValueError, struct.error and others
-            raise self.error(_sentence(_first_line(error)), min(parser.pos, len(self.text))) from error
+            where = 0 if parser is None else min(parser.pos, len(self.text))
+            raise self.error(_sentence(_first_line(error)), where) from error
         return module
 
     def checked(self, module: builtin.ModuleOp) -> Iterator[MLIRError]:
@@ -99,6 +101,8 @@ class Source:
             text = token.group()
             if len(text) > 1:
                 continue
+            if text == '"':
+                raise self.error("The string is not closed on this line. Add the closing quote.", token.start())
             depth += 1 if text in "[({<" else -1
             if depth > MOST_NESTED:
                 raise self.error(

@@ -102,10 +102,15 @@ class Reader:
             if op.name in ("func.return", "scf.yield"):
                 return [self.values[x] for x in op.operands]
             made = yield from self._operation(op)
+            self._check_count(op, len(made), len(op.results), "gives {} values, but the text declares {}")
             for result, value in zip(op.results, made, strict=True):
                 self._check_type(op, result, value)
                 self.values[result] = value
         return []
+
+    def _check_count(self, op: Operation, count: int, expected: int, text: str) -> None:
+        if count != expected:
+            raise self.source.error(f"'{op.name}' {text.format(count, expected)}. Correct one of them.", op)
 
     def _check_type(self, op: Operation, result: SSAValue, value: Any) -> None:
         """What was computed is what the text declares."""
@@ -279,6 +284,8 @@ class Reader:
             raise self.source.error(
                 f"Functions call one another more than {MOST_CALLS} deep: @{name} may call itself.", op
             )
+        count = len(self.functions[name].regions[0].block.args) if self.functions[name].regions[0].blocks else 0
+        self._check_count(op, len(op.operands), count, "passes {} arguments, but the function takes {}")
         saved = dict(self.values)
         made = yield from self._function(self.functions[name], [self.values[x] for x in op.operands])
         self.values, self._depth = saved, self._depth - 1
@@ -297,6 +304,9 @@ class Reader:
                 ]
                 made = cond(test, branches[0], branches[1] if len(branches) > 1 else tuple)
             return list(made)
+        for block in blocks:
+            count = len(block.last_op.operands) if block is not None and block.last_op is not None else 0
+            self._check_count(op, count, len(op.results), "has a branch that yields {} values, but the text declares {}")
         one, two = (self._branch(block) for block in blocks)
         results = yield from _Apart(self, op, test).walk(one, two)
         return results
@@ -365,8 +375,11 @@ class Reader:
         return list(made)
 
 
+_INVALID = (ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError)
+
+
 class _Blamed:
-    """Inside, errors of the library become errors at an operation."""
+    """Inside, errors of the library, and those of NumPy on invalid attributes, become errors at an operation."""
 
     def __init__(self, source: Source, op: Operation) -> None:
         self.source, self.op = source, op
@@ -375,8 +388,12 @@ class _Blamed:
         return None
 
     def __exit__(self, kind: Any, error: Any, _: Any) -> None:
-        if isinstance(error, ShardwrightError) and not isinstance(error, MLIRError):
+        if isinstance(error, MLIRError):
+            return
+        if isinstance(error, ShardwrightError):
             raise self.source.error(str(error), self.op) from error
+        if isinstance(error, _INVALID):
+            raise self.source.error(f"'{self.op.name}' has invalid operands or attributes: {error}.", self.op) from error
 
 
 class _Structured(Structured):

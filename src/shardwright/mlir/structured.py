@@ -11,7 +11,7 @@ from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr, AffineMap
 from shardwright.mlir.arithmetic import REDUCING, RULES
 from shardwright.mlir.fields import integer, integers
 from shardwright.mlir.named import BINARY, PRODUCTS, UNARY
-from shardwright.mlir.types import dtype_of, sizes_of
+from shardwright.mlir.types import sizes_of
 from shardwright.mlir.values import Value, View, first_of, is_splat, splat
 
 Refuse = Callable[[str, Operation], Exception]

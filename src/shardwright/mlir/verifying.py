@@ -46,10 +46,31 @@ def problems(source: Source, module: b.ModuleOp) -> Iterator[MLIRError]:
                 yield source.error(f"redefinition of symbol named '{name}'. Give every mesh another name.", op)
             meshes[name] = integers(op.properties["shape"])
     for op in module.walk():
+        if short_name(op) == "mesh" and not isinstance(op.parent_op(), b.ModuleOp):
+            yield source.error(f"'{op.name}' op is a symbol, so it must be in the module. Move it out of the function.", op)
+    yield from _undefined(source, module)
+    for op in module.walk():
         name = short_name(op)
         if name:
             for message in _Check(op, meshes).messages(name):
                 yield source.error(message, op)
+
+
+def _undefined(source: Source, op: Operation, known: set[SSAValue] | None = None) -> Iterator[MLIRError]:
+    """Values that are used where they are not defined: before their operation, or outside of its region."""
+    defined: set[SSAValue] = set() if known is None or op.name == "func.func" else known
+    for region in op.regions:
+        for block in region.blocks:
+            own: list[SSAValue] = list(block.args)
+            defined.update(own)
+            for inner in block.ops:
+                for at, operand in enumerate(inner.operands):
+                    if operand not in defined:
+                        yield source.error(f"operand #{at} does not dominate this use. Define it before, in this region.", inner)
+                yield from _undefined(source, inner, defined)
+                own += inner.results
+                defined.update(inner.results)
+            defined.difference_update(own)
 
 
 class _Check:
