@@ -7,8 +7,9 @@ name makes redundant.
 from collections.abc import Sequence
 from typing import Any
 
-from xdsl.dialects import arith, linalg
+from xdsl.dialects import arith
 from xdsl.dialects import builtin as b
+from xdsl.dialects.linalg.ops import YieldOp
 from xdsl.ir import Attribute, Block, ParametrizedAttribute, Region, TypeAttribute
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -195,7 +196,7 @@ def _combined(parser: Parser, name: str, types: Sequence[Attribute]) -> Region:
         parser.raise_error(f"{name} is not an operation of arith on two values: write the body out")
     block = Block(arg_types=types)
     made = known[name].create(operands=block.args, result_types=[types[0]])
-    block.add_ops([made, linalg.YieldOp(made.results[0])])
+    block.add_ops([made, YieldOp(made.results[0])])
     return Region(block)
 
 

@@ -100,6 +100,8 @@ class Text:
     def constant(self, value: Any, shape: Sequence[int], dtype: Any) -> Typed:
         """A constant tensor: one element repeated, or a small array; each is written once."""
         kind, array = np.dtype(dtype), np.asarray(value, dtype)
+        if array.size > 1 and array.tobytes() == array.ravel()[:1].tobytes() * array.size:
+            array = array.ravel()[0]  # one element repeated
         key = (array.tobytes(), array.shape, tuple(shape), kind.name)
         if key not in self._constants[-1]:
             if array.size > MOST_ELEMENTS:

@@ -44,7 +44,7 @@ class KnownKey(NamedTuple):
     def value(self) -> Any:
         """The tensor, read-only."""
         made = np.frombuffer(self.data, np.dtype(self.dtype))
-        return np.broadcast_to(made, self.shape) if len(made) == 1 else made.reshape(self.shape)
+        return np.broadcast_to(made[0], self.shape) if len(made) == 1 else made.reshape(self.shape)
 
     @staticmethod
     def of(value: Any) -> "KnownKey":
