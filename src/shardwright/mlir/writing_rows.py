@@ -271,7 +271,7 @@ class Rows:
             f"{made} = linalg.reduce ins({value.name} : {value.type}) outs({out.name} : {out.type}) dimensions = {dims} "
             f"(%in: {element}, %init: {element}) {{ %r = {combine} %in, %init : {element} linalg.yield %r : {element} }}"
         )
-        return self.reshape(Typed(made, kept, kind), shape)
+        return self._reshape({}, [Typed(made, kept, kind)], shape, kind)
 
     def _scalar_op(self, row: str, kind: Any) -> str:
         if kind.kind == "b":
@@ -281,16 +281,20 @@ class Rows:
         return f"arith.{UNSIGNED.get(row, INTEGERS[row]) if kind.kind == 'u' else INTEGERS[row]}"
 
     def _einsum(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
-        left, _, right = attrs["text"].partition("->")
-        terms = [term.split() for term in left.split(",")]
-        if "..." in attrs["text"]:
-            raise self._refuse("einsum", "has an ellipsis")
-        letters = list(dict.fromkeys([*right.split(), *(x for term in terms for x in term)]))
         if len(operands) != 2:
             raise self._refuse("einsum", f"has {len(operands)} operands")
+        left, _, last = attrs["text"].partition("->")
+        *terms, right = (
+            _expanded(term.split(), rank)
+            for term, rank in zip((*left.split(","), last), (*(len(x.shape) for x in operands), len(shape)), strict=True)
+        )
+        letters = list(dict.fromkeys([*right, *(x for term in terms for x in term)]))
+        sizes = {(x, n) for term, value in zip(terms, operands, strict=True) for x, n in zip(term, value.shape, strict=True)}
+        if len(sizes) > len(letters):
+            raise self._refuse("einsum", "broadcasts dims of size 1")
         given = [self.cast(x, dtype) for x in operands]
         out = self.text.filled(0, shape, dtype)
-        spelled = ["".join(chr(97 + letters.index(x)) for x in term) for term in (*terms, right.split())]
+        spelled = ["".join(chr(97 + letters.index(x)) for x in term) for term in (*terms, right)]
         named = NAMED.get(f"{spelled[0]},{spelled[1]}->{spelled[2]}")
         types = ", ".join(x.type for x in given)
         ins = f"ins({given[0].name}, {given[1].name} : {types}) outs({out.name} : {out.type})"
@@ -301,9 +305,9 @@ class Rows:
         loops = ", ".join(f"d{at}" for at in range(len(letters)))
         maps = [
             f"affine_map<({loops}) -> ({', '.join(f'd{letters.index(x)}' for x in term)})>"
-            for term in (*terms, right.split())
+            for term in (*terms, right)
         ]
-        kinds = ", ".join('"parallel"' if x in right.split() else '"reduction"' for x in letters)
+        kinds = ", ".join('"parallel"' if x in right else '"reduction"' for x in letters)
         element = type_name(np.dtype(dtype))
         add, multiply = (self._scalar_op(row, np.dtype(dtype)) for row in ("add", "multiply"))
         self.text.line(
@@ -318,6 +322,16 @@ class Rows:
         ):
             self.text.line(line)
         return Typed(name, shape, dtype)
+
+
+def _expanded(term: Sequence[str], rank: int) -> list[str]:
+    """A term of einsum with letters for its ellipsis, which is aligned at its end.
+
+    >>> _expanded(["...", "m", "k"], 4)
+    ['...1', '...0', 'm', 'k']
+    """
+    missing = rank - sum(x != "..." for x in term)
+    return [y for x in term for y in ([f"...{n}" for n in reversed(range(missing))] if x == "..." else [x])]
 
 
 def _extreme(kind: Any, lowest: bool) -> Any:
