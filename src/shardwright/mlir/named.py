@@ -96,6 +96,40 @@ def _compare(name: str) -> Any:
     return irdl_op_definition(type(f"{name.title()}Op", (_Compare,), members))
 
 
+CASTS = "extf truncf sitofp uitofp fptosi fptoui extsi extui trunci index_cast".split()
+
+
+class _Cast(IRDLOperation):
+    """A conversion, also of tensors: `%x to_nearest_even fastmath<contract> : tensor<4xf32> to tensor<4xf16>`."""
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Any:
+        """Rounding modes and flags are read and mean nothing here."""
+        value = parser.parse_unresolved_operand()
+        for word in ("to_nearest_even", "downward", "upward", "toward_zero", "to_nearest_away", "nneg"):
+            parser.parse_optional_keyword(word)
+        if parser.parse_optional_keyword("fastmath"):
+            arith.FastMathFlagsAttr.parse_parameter(parser)
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        before = parser.parse_type()
+        parser.parse_characters("to")
+        after = parser.parse_type()
+        return cls.create(
+            operands=[parser.resolve_operand(value, before)], result_types=[after], attributes=attributes
+        )
+
+
+def _cast(name: str) -> Any:
+    members = {
+        "name": f"arith.{name}",
+        "input": operand_def(),
+        "result": result_def(),
+        **{flag: opt_prop_def() for flag in ("fastmath", "roundingmode", "nonNeg", "overflowFlags")},
+    }
+    return irdl_op_definition(type(f"{name.title()}Op", (_Cast,), members))
+
+
 def _select() -> Any:
     members = {
         "name": "arith.select",
@@ -107,7 +141,7 @@ def _select() -> Any:
     return irdl_op_definition(type("SelectOp", (_Select,), members))
 
 
-ARITH: list[Any] = [_select(), _compare("cmpi"), _compare("cmpf")]
+ARITH: list[Any] = [_select(), _compare("cmpi"), _compare("cmpf"), *map(_cast, CASTS)]
 
 # -- linalg -----------------------------------------------------------------------------------------------------------
 

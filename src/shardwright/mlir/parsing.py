@@ -1,9 +1,11 @@
 """From text to operations: xDSL's parser with the dialects of this package, positions, limits, and errors with a caret."""
 
 import re
+import struct
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cache, cached_property
+from math import prod
 from typing import Any
 
 from xdsl.context import Context
@@ -17,9 +19,13 @@ from shardwright.mlir.dialects import DIALECTS
 from shardwright.mlir.named import ARITH, LINALG, TOSA, TOSA_TYPES
 
 MOST_CHARACTERS = 64 * 2**20
+MOST_ELEMENTS = 2**24  # of a constant
+MOST_DIMS = 64
 MOST_NESTED = 64  # brackets and regions inside one another
 LONGEST_LINE = 400  # characters of a source line that an error shows
 _TOKENS = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|->|>=|[\[({<]|[\])}>]|"')
+_DIMS = re.compile(rf"(?:(?:\d+|\?)x){{{MOST_DIMS + 1}}}")
+_UNKNOWN = re.compile(r"(?:Operation|type|attribute) (\S+) is not registered")
 _TENSOR = re.compile(r"tensor<[0-9x?]*[a-z]+[0-9]*>")
 _RESULTS = re.compile(r"\s*(?:%[\w$.-]+(?::\d+)?(?:\s*,\s*%[\w$.-]+(?::\d+)?)*\s*=\s*)?")
 
@@ -72,13 +78,34 @@ class Source:
             parser = _Locating(_context(), self)
             module = parser.parse_module()
         except ParseError as error:
-            raise self.error(_sentence(error.msg), error.span.start) from error
+            raise self._unparsed(error) from error
+        except struct.error as error:
+            assert parser is not None
+            raise self._too_large(parser.pos) from error
         except RecursionError as error:
             raise self.error("The text is nested too deeply to be parsed. Flatten it.", 0) from error
         except Exception as error:  # the parser's own checks of numbers raise ValueError, struct.error and others
             where = 0 if parser is None else min(parser.pos, len(self.text))
             raise self.error(_sentence(_first_line(error)), where) from error
         return module
+
+    def _unparsed(self, error: ParseError) -> MLIRError:
+        """An error of the parser; one about a name that it does not know is put at the name."""
+        unknown = _UNKNOWN.search(error.msg)
+        if unknown is None:
+            return self.error(_sentence(error.msg), error.span.start)
+        name = unknown.group(1)
+        where = max(self.text.rfind(name, 0, error.span.start + len(name)), 0)
+        return self.error(f"'{name[:80]}' is unknown. docs/mlir.md lists the operations that are read.", where)
+
+    def _too_large(self, end: int) -> MLIRError:
+        """An integer that does not fit its type: the largest of the last list before the error."""
+        begin = max(self.text.rfind("[", 0, end), self.text.rfind("<", 0, end), 0)
+        numbers = list(re.finditer(r"-?\d+", self.text[begin:end]))
+        worst = max(numbers, key=lambda number: len(number.group()), default=None)
+        if worst is None:
+            return self.error("An integer does not fit its type.", end)
+        return self.error(f"{worst.group()[:40]} does not fit its type. Use a smaller integer.", begin + worst.start())
 
     def checked(self, module: builtin.ModuleOp) -> Iterator[MLIRError]:
         """What the definitions of operations refuse: operands, attributes, types."""
@@ -96,6 +123,9 @@ class Source:
                 f"{self.file} has {len(self.text):,} characters; at most {MOST_CHARACTERS:,} are read. Split the file, or "
                 f"load large constants from arrays."
             )
+        dims = _DIMS.search(self.text)
+        if dims is not None:
+            raise self.error(f"A shape has more than {MOST_DIMS} dims. Join some.", dims.start())
         depth = 0
         for token in _TOKENS.finditer(self.text):
             text = token.group()
@@ -130,6 +160,17 @@ class _Locating(Parser):
         else:
             self._resume_from(simple.end())
         return self._types[simple.group()]
+
+    def _parse_dense_literal_type(self) -> Any:
+        """The type of a constant, whose elements are then held one by one, also where all are equal."""
+        kind: Any = super()._parse_dense_literal_type()
+        count = prod(kind.get_shape())
+        if count > MOST_ELEMENTS:
+            self.raise_error(
+                f"a constant of {count:,} elements is too large, at most {MOST_ELEMENTS:,} are read; use linalg.fill or "
+                f"tensor.splat for one element repeated, and an argument for data"
+            )
+        return kind
 
     def parse_operation(self) -> Operation:
         """An operation, and where it begins."""

@@ -29,10 +29,10 @@ def constant(op: Operation) -> Value:
     dtype = dtype_of(element_of(held))
     if dtype is None:
         raise ShardwrightError(f"A constant of {element_of(held)} can't be held. Use f16, f32, f64, i8 to i64 or i1.")
-    values = attribute.get_values()
-    if len(values) == 1:
+    values = np.frombuffer(attribute.data.data, dtype)
+    if len(values) and attribute.data.data == values[:1].tobytes() * len(values):
         return splat(values[0], held.get_shape(), dtype)
-    return np.array(values, dtype).reshape(held.get_shape())
+    return values.reshape(held.get_shape())
 
 
 def sliced(view: View, value: Value, starts: Sequence[Any], sizes: Sequence[int], steps: Sequence[int]) -> Value:
