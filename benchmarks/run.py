@@ -4,6 +4,7 @@ import sys
 
 import foundation
 import gaps
+import mlir_front
 import operations
 import resharding
 import torch_engines
@@ -19,6 +20,7 @@ def main() -> int:
     resharding.main()
     programs.main()
     gaps.main()
+    mlir_front.main()
     ttnn_front.main()
     torch_engines.main()
     print(f"\n{len(MISSED)} goals missed" + "".join(f"\n  {name}" for name in MISSED))

@@ -161,4 +161,13 @@ def test_a_gather_of_a_slice_stays_though_they_drop_it():
     fn = mlir.loads(text)["f"]
     v = sw.PerDevice(fn.mesh, [np.arange(8, dtype=np.float32) + 10 * place for place in range(8)])
     made = fn(v, v)
-    assert made[0].tolist() == [0, 1, 12, 13, 24, 25, 36, 37]  # a piece of every device of the group, not the first's tensor
+    assert made[0].tolist() == [
+        0,
+        1,
+        12,
+        13,
+        24,
+        25,
+        36,
+        37,
+    ]  # a piece of every device of the group, not the first's tensor

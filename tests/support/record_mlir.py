@@ -52,7 +52,9 @@ def invalid(dialect, line):
     )
     if dialect == "mesh":
         text = text.replace("shard.grid_shape", "mesh.mesh_shape").replace("shard.grid", "mesh.mesh")
-        text = text.replace("grid_axes", "mesh_axes").replace("shard.", "mesh.").replace("reduction = b", "reduction = <b")
+        text = (
+            text.replace("grid_axes", "mesh_axes").replace("shard.", "mesh.").replace("reduction = b", "reduction = <b")
+        )
         text = text.replace("bitwise_and", "bitwise_and>")
     return text
 

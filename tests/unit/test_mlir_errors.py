@@ -51,9 +51,21 @@ def test_an_error_has_file_line_column_source_and_caret():
         ("%0 = foo.bar : i32", "'foo.bar' is unknown", (1, 6)),
         (local("%y = mesh.nothing %x"), "'mesh.nothing' is unknown", (3, 8)),
         (local("%y = arith.addf %x, %q : tensor<2xf32>"), "values used but not defined", (6, 1)),
-        (local("%y = arith.addf %x, %z : tensor<2xf32>\n  %z = arith.negf %x : tensor<2xf32>"), "operand #1 does not", (3, 8)),
-        (local("%y = mesh.all_reduce %x on @m mesh_axes = [70000] : tensor<2xf32> -> tensor<2xf32>"), "70000 does not fit its type", (3, 46)),
-        (local("%y = mesh.all_reduce %x on @m reduction = <mean> : tensor<2xf32> -> tensor<2xf32>"), "unknown reduction", (3, 50)),
+        (
+            local("%y = arith.addf %x, %z : tensor<2xf32>\n  %z = arith.negf %x : tensor<2xf32>"),
+            "operand #1 does not",
+            (3, 8),
+        ),
+        (
+            local("%y = mesh.all_reduce %x on @m mesh_axes = [70000] : tensor<2xf32> -> tensor<2xf32>"),
+            "70000 does not fit its type",
+            (3, 46),
+        ),
+        (
+            local("%y = mesh.all_reduce %x on @m reduction = <mean> : tensor<2xf32> -> tensor<2xf32>"),
+            "unknown reduction",
+            (3, 50),
+        ),
     ],
 )
 def test_text_that_does_not_parse_has_a_place(text, message, place):
@@ -87,7 +99,10 @@ def test_text_that_does_not_parse_has_a_place(text, message, place):
             r"annotations of the global view beside 'mesh.all_reduce' of the local view",
         ),
         ("%y = func.call @g(%x) : (tensor<2xf32>) -> tensor<2xf32>", r"'@g' could not be found in symbol table"),
-        ("%y = func.call @f(%x) : (tensor<2xf32>) -> tensor<2xf32>", r"call one another more than 32 deep: @f may call itself"),
+        (
+            "%y = func.call @f(%x) : (tensor<2xf32>) -> tensor<2xf32>",
+            r"call one another more than 32 deep: @f may call itself",
+        ),
     ],
 )
 def test_what_can_not_run_is_an_error_at_its_line(body, message):
@@ -166,7 +181,9 @@ def test_branches_that_come_to_different_collectives_are_refused():
 def test_a_transfer_between_branches_needs_its_ends_on_them():
     with pytest.raises(MLIRError, match=r"Device 1 is the source of a transfer, but it takes the branch with the recv"):
         _ = load(branches(SENT.format(2), RECEIVED.format(1))).program
-    with pytest.raises(MLIRError, match=r"Device 0 is the destination of a transfer, but it takes the branch with the send"):
+    with pytest.raises(
+        MLIRError, match=r"Device 0 is the destination of a transfer, but it takes the branch with the send"
+    ):
         _ = load(branches(SENT.format(0), RECEIVED.format(0))).program
 
 
@@ -179,7 +196,9 @@ def test_loops_of_the_local_view_are_unrolled():
     scf.yield %b : tensor<2xf32>
   }}"""
     assert on_devices(load(body.format(2))) == [8, 12, 16, 20] * 2
-    with pytest.raises(MLIRError, match=r"The loop has 1,000,000,000 rounds; in the local view at most 10,000 are unrolled"):
+    with pytest.raises(
+        MLIRError, match=r"The loop has 1,000,000,000 rounds; in the local view at most 10,000 are unrolled"
+    ):
         _ = load(body.format(10**9)).program
 
 
@@ -210,7 +229,10 @@ def test_integers_divide_and_compare_as_mlir_says():
     [
         ("mesh.mesh @m(shape = 10000x1000)", r"has 10,000,000 devices; at most 1,048,576 are possible"),
         ("mesh.mesh @m(shape = 99999999999999999999)", r""),
-        (local("%y = mesh.all_reduce %x on @m mesh_axes = [1000000000] : tensor<2xf32> -> tensor<2xf32>"), r"1000000000"),
+        (
+            local("%y = mesh.all_reduce %x on @m mesh_axes = [1000000000] : tensor<2xf32> -> tensor<2xf32>"),
+            r"1000000000",
+        ),
         ("(" * 10_000, r"Brackets are nested more than 64 deep"),
         ("func.func @f() { " * 5000, r"Brackets are nested more than 64 deep"),
         ('"' + "a" * 100_000, r"The string is not closed"),

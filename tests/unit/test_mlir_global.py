@@ -51,7 +51,8 @@ def test_the_partitioned_text_runs_on_shards(engine):
     hosts = [draw(8, 16), draw(16, 32), draw(32, 8), draw(32)]
     layouts = [node.type.sharding for node in fn.program.inputs]
     shards = [
-        sw.PerDevice(local.mesh, held_by(sw.shard(host, sharding))) for host, sharding in zip(hosts, layouts, strict=True)
+        sw.PerDevice(local.mesh, held_by(sw.shard(host, sharding)))
+        for host, sharding in zip(hosts, layouts, strict=True)
     ]
     expected = held_by(fn(*hosts))
     for tensor, wanted in zip(local(*shards).values(), expected, strict=True):
@@ -199,7 +200,10 @@ def test_python_programs_become_text_and_come_back():
         read = mlir.loads(round_trip(program, dialect))["main"]
         assert_close(read(x, w, b), np.asarray(step(x, w, b)), 64)
         local = mlir.loads(round_trip(program, dialect, "local"))["main"]
-        placed = [sw.PerDevice(local.mesh, held_by(sw.shard(h, n.type.sharding))) for h, n in zip((x, w, b), program.inputs, strict=True)]
+        placed = [
+            sw.PerDevice(local.mesh, held_by(sw.shard(h, n.type.sharding)))
+            for h, n in zip((x, w, b), program.inputs, strict=True)
+        ]
         for tensor, expected in zip(local(*placed).values(), held_by(step(x, w, b)), strict=True):
             assert_close(tensor, expected, 64)
 

@@ -208,7 +208,9 @@ def test_arguments_of_the_local_view():
         fn(np.zeros(3, np.float32))
     with pytest.raises(MLIRError, match=r"@f takes 1 arguments; got 2"):
         fn(v, v)
-    with pytest.raises(MLIRError, match=r"argument 0 is on Mesh\(x=12\), but the function runs on Mesh\(a0=2, a1=3, a2=2\)"):
+    with pytest.raises(
+        MLIRError, match=r"argument 0 is on Mesh\(x=12\), but the function runs on Mesh\(a0=2, a1=3, a2=2\)"
+    ):
         fn(sw.PerDevice(sw.Mesh(x=12), VALUES))
 
 

@@ -115,9 +115,7 @@ class _Cast(IRDLOperation):
         before = parser.parse_type()
         parser.parse_characters("to")
         after = parser.parse_type()
-        return cls.create(
-            operands=[parser.resolve_operand(value, before)], result_types=[after], attributes=attributes
-        )
+        return cls.create(operands=[parser.resolve_operand(value, before)], result_types=[after], attributes=attributes)
 
 
 def _cast(name: str) -> Any:

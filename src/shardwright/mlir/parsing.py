@@ -12,7 +12,10 @@ from xdsl.context import Context
 from xdsl.dialects import arith, builtin, func, linalg, math, scf, tensor, tosa
 from xdsl.ir import Dialect, Operation, TypeAttribute
 from xdsl.parser import Parser
+from xdsl.parser.generic_parser import ParserState
 from xdsl.utils.exceptions import ParseError, VerifyException
+from xdsl.utils.lexer import Input, Span, Token
+from xdsl.utils.mlir_lexer import KIND_BY_PUNCTUATION_SPELLING, MLIRLexer, MLIRTokenKind
 
 from shardwright.errors import MLIRError
 from shardwright.mlir.dialects import DIALECTS
@@ -141,11 +144,29 @@ class Source:
                 )
 
 
+class _Lexer(MLIRLexer):
+    """xDSL's lexer, with one look for the tokens that most of a file consists of: words, values and punctuation."""
+
+    _common = re.compile(r"\s*(?:([a-zA-Z_][\w$.]*)|(%[a-zA-Z_$.\-][\w$.\-]*|%[0-9]+)|([:,()\[\]<>=}]))", re.ASCII)
+    _kinds = (MLIRTokenKind.BARE_IDENT, MLIRTokenKind.PERCENT_IDENT)
+
+    def lex(self) -> Token[MLIRTokenKind, str]:
+        """The next token."""
+        found = self._common.match(self.input.content, self.pos)
+        if found is None:
+            return super().lex()
+        number: int = found.lastindex  # type: ignore[assignment]
+        kind = self._kinds[number - 1] if number < 3 else KIND_BY_PUNCTUATION_SPELLING[found.group(3)]
+        self.pos = found.end()
+        return Token(kind, Span(found.start(number), self.pos, self.input))
+
+
 class _Locating(Parser):
     """xDSL's parser, which also notes where operations begin."""
 
     def __init__(self, context: Context, source: Source) -> None:
-        super().__init__(context, source.text, source.file)
+        super().__init__(context, "", source.file)
+        self._parser_state = ParserState(_Lexer(Input(source.text, source.file)))
         self._starts, self._text = source.starts, source.text
         self._types: dict[str, TypeAttribute | None] = {}
 

@@ -306,7 +306,9 @@ class Reader:
             return list(made)
         for block in blocks:
             count = len(block.last_op.operands) if block is not None and block.last_op is not None else 0
-            self._check_count(op, count, len(op.results), "has a branch that yields {} values, but the text declares {}")
+            self._check_count(
+                op, count, len(op.results), "has a branch that yields {} values, but the text declares {}"
+            )
         one, two = (self._branch(block) for block in blocks)
         results = yield from _Apart(self, op, test).walk(one, two)
         return results
@@ -393,7 +395,9 @@ class _Blamed:
         if isinstance(error, ShardwrightError):
             raise self.source.error(str(error), self.op) from error
         if isinstance(error, _INVALID):
-            raise self.source.error(f"'{self.op.name}' has invalid operands or attributes: {error}.", self.op) from error
+            raise self.source.error(
+                f"'{self.op.name}' has invalid operands or attributes: {error}.", self.op
+            ) from error
 
 
 class _Structured(Structured):

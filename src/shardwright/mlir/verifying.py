@@ -47,7 +47,9 @@ def problems(source: Source, module: b.ModuleOp) -> Iterator[MLIRError]:
             meshes[name] = integers(op.properties["shape"])
     for op in module.walk():
         if short_name(op) == "mesh" and not isinstance(op.parent_op(), b.ModuleOp):
-            yield source.error(f"'{op.name}' op is a symbol, so it must be in the module. Move it out of the function.", op)
+            yield source.error(
+                f"'{op.name}' op is a symbol, so it must be in the module. Move it out of the function.", op
+            )
     yield from _undefined(source, module)
     for op in module.walk():
         name = short_name(op)
@@ -66,7 +68,9 @@ def _undefined(source: Source, op: Operation, known: set[SSAValue] | None = None
             for inner in block.ops:
                 for at, operand in enumerate(inner.operands):
                     if operand not in defined:
-                        yield source.error(f"operand #{at} does not dominate this use. Define it before, in this region.", inner)
+                        yield source.error(
+                            f"operand #{at} does not dominate this use. Define it before, in this region.", inner
+                        )
                 yield from _undefined(source, inner, defined)
                 own += inner.results
                 defined.update(inner.results)

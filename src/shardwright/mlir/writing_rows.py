@@ -286,10 +286,14 @@ class Rows:
         left, _, last = attrs["text"].partition("->")
         *terms, right = (
             _expanded(term.split(), rank)
-            for term, rank in zip((*left.split(","), last), (*(len(x.shape) for x in operands), len(shape)), strict=True)
+            for term, rank in zip(
+                (*left.split(","), last), (*(len(x.shape) for x in operands), len(shape)), strict=True
+            )
         )
         letters = list(dict.fromkeys([*right, *(x for term in terms for x in term)]))
-        sizes = {(x, n) for term, value in zip(terms, operands, strict=True) for x, n in zip(term, value.shape, strict=True)}
+        sizes = {
+            (x, n) for term, value in zip(terms, operands, strict=True) for x, n in zip(term, value.shape, strict=True)
+        }
         if len(sizes) > len(letters):
             raise self._refuse("einsum", "broadcasts dims of size 1")
         given = [self.cast(x, dtype) for x in operands]
@@ -304,8 +308,7 @@ class Rows:
             return Typed(name, shape, dtype)
         loops = ", ".join(f"d{at}" for at in range(len(letters)))
         maps = [
-            f"affine_map<({loops}) -> ({', '.join(f'd{letters.index(x)}' for x in term)})>"
-            for term in (*terms, right)
+            f"affine_map<({loops}) -> ({', '.join(f'd{letters.index(x)}' for x in term)})>" for term in (*terms, right)
         ]
         kinds = ", ".join('"parallel"' if x in right else '"reduction"' for x in letters)
         element = type_name(np.dtype(dtype))
