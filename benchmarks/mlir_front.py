@@ -11,7 +11,8 @@ LAYER = """
 mesh.mesh @m(shape = 2x4)
 func.func @layer(%x: tensor<{n}x{k}xf32>, %w: tensor<{k}x{k}xf32>, %b: tensor<{n}x{k}xf32>) -> tensor<{m}x{k}xf32> {{
   %e = tensor.empty() : tensor<{n}x{k}xf32>
-  %p = linalg.matmul ins(%x, %w : tensor<{n}x{k}xf32>, tensor<{k}x{k}xf32>) outs(%e : tensor<{n}x{k}xf32>) -> tensor<{n}x{k}xf32>
+  %p = linalg.matmul ins(%x, %w : tensor<{n}x{k}xf32>, tensor<{k}x{k}xf32>) outs(%e : tensor<{n}x{k}xf32>)
+    -> tensor<{n}x{k}xf32>
   %s = mesh.all_reduce %p on @m mesh_axes = [1] : tensor<{n}x{k}xf32> -> tensor<{n}x{k}xf32>
   %a = arith.addf %s, %b : tensor<{n}x{k}xf32>
   %z = arith.constant dense<0.0> : tensor<{n}x{k}xf32>

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 import pytest
-from record_mlir import FOLDER, TOOLS, answer, answers, has_tool, invalid, written
 from torch_mlir import ir, passmanager
 
 import shardwright as sw
+from record_mlir import FOLDER, TOOLS, answer, answers, has_tool, invalid, written
 from shardwright import mlir
 
 CASES = json.loads((FOLDER / "invalid_cases.json").read_text())
@@ -58,7 +58,7 @@ def ours():
 def test_what_we_print_is_what_they_accepted():
     made = ours()
     assert set(made) == set(WRITTEN)
-    for name, (dialect, text) in made.items():
+    for name, (_, text) in made.items():
         assert text == WRITTEN[name]["ours"], name
     for dialect in filter(has_tool, TOOLS):
         for name, (own, text) in made.items():
@@ -83,7 +83,7 @@ def test_the_generic_form_is_the_same_program(dialect):
     assert one == other
 
 
-# -- LLVM 24, through torch-mlir ------------------------------------------------------------------------------------------------
+# -- LLVM 24, through torch-mlir ---------------------------------------------------------------------------------------
 
 
 def printed(text, passes=""):

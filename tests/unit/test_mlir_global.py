@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mlir_texts import function, in_shard
 
 import shardwright as sw
 from helpers import assert_close, assert_devices, assert_same, by_coords, held_by
+from mlir_texts import function, in_shard
 from shardwright import mlir, nn
 from shardwright import numpy as snp
 from shardwright.errors import MLIRError
@@ -59,7 +59,7 @@ def test_the_partitioned_text_runs_on_shards(engine):
         assert_close(tensor, wanted, 64)
 
 
-# -- every change of sharding --------------------------------------------------------------------------------------------------
+# -- every change of sharding ------------------------------------------------------------------------------------------
 
 SPLITS = ["[[]]", "[[0]]", "[[1]]", "[[], [0]]", "[[], [1]]", "[[0], [1]]", "[[1], [0]]", "[[0, 1]]", "[[1, 0]]"]
 SPLITS += ["[[], [0, 1]]", "[[], [1, 0]]"]
@@ -94,14 +94,15 @@ def spec_of(text):
     return [tuple(f"a{axis}" for axis in axes) for axes in eval(text)]
 
 
-# -- shardings -------------------------------------------------------------------------------------------------------------------
+# -- shardings ---------------------------------------------------------------------------------------------------------
 
 
 def annotated(sharding, shape="9x4", dialect="shard", mesh="2x3"):
     if dialect == "mesh":
         line = f"%y = mesh.shard %x to <@m, {sharding}> : tensor<{shape}xf32>"
     else:
-        line = f"%s = mesh.sharding @m split_axes = {sharding} : !mesh.sharding\n  %y = mesh.shard %x to %s : tensor<{shape}xf32>"
+        line = f"%s = mesh.sharding @m split_axes = {sharding} : !mesh.sharding\n"
+        line += f"  %y = mesh.shard %x to %s : tensor<{shape}xf32>"
     text = function(line, f"tensor<{shape}xf32>", mesh=mesh, argument=f"%x: tensor<{shape}xf32>")
     return in_shard(text) if dialect == "shard" else text
 
@@ -182,7 +183,7 @@ func.func @f(%x: tensor<6x6xf32>, %y: tensor<6x6xf32>) -> tensor<6x6xf32> {
     assert [str(node.type) for node in fn.program.inputs] == ["f32[6@a1,6]"] * 2
 
 
-# -- Python programs as text -----------------------------------------------------------------------------------------------------
+# -- Python programs as text -------------------------------------------------------------------------------------------
 
 
 def test_python_programs_become_text_and_come_back():
@@ -240,7 +241,7 @@ def test_what_has_no_text_says_so():
         mlir.dumps(uneven, "stablehlo")
 
 
-# -- dynamic sizes -------------------------------------------------------------------------------------------------------------
+# -- dynamic sizes -----------------------------------------------------------------------------------------------------
 
 
 DYNAMIC = """

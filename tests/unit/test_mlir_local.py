@@ -1,12 +1,12 @@
 """Functions in the local view: every operation of both dialects against NumPy, on every engine in one process."""
 
 import numpy as np
-import oracle
 import pytest
-from mlir_texts import COLLECTIVES, SHAPE, SIZES, collective, function, in_shard
 
+import oracle
 import shardwright as sw
 from helpers import assert_devices, assert_same, by_coords
+from mlir_texts import COLLECTIVES, SHAPE, SIZES, collective, function, in_shard
 from shardwright import collectives as c
 from shardwright.errors import CollectiveError, MLIRError
 
@@ -128,7 +128,7 @@ def test_empty_axes_are_groups_of_one():
         assert_devices(mesh, made.values(), by_coords(mesh, VALUES))
 
 
-# -- the dialect's document ---------------------------------------------------------------------------------------------------
+# -- the dialect's document --------------------------------------------------------------------------------------------
 
 
 def test_the_documents_groups():
@@ -165,7 +165,7 @@ def test_the_documents_in_group_device():
     assert all(made[(i, g, k)][0] == mesh.index((1, g, 3)) for i in range(2) for g in range(3) for k in range(4))
 
 
-# -- Python's collectives in the dialect's words ------------------------------------------------------------------------------
+# -- Python's collectives in the dialect's words -----------------------------------------------------------------------
 
 
 def test_axes_by_number():
@@ -191,7 +191,7 @@ def test_values_are_printed_by_device():
     assert repr(v) == "PerDevice(f64[2] on Mesh(x=2, y=1))"
 
 
-# -- arguments ------------------------------------------------------------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 
 def test_arguments_of_the_local_view():
