@@ -50,8 +50,11 @@ def axes(op: Operation, name: str = "mesh_axes") -> tuple[int, ...]:
 
 
 def axis_lists(attribute: Any) -> tuple[tuple[int, ...], ...]:
-    """The axes of each dim."""
-    return tuple(integers(part) for part in attribute.axes)
+    """The axes of each dim, without trailing dims that are not split: `[[]]` is a sharding of a tensor without dims too."""
+    lists = [integers(part) for part in attribute.axes]
+    while lists and not lists[-1]:
+        lists.pop()
+    return tuple(lists)
 
 
 def scatter_dim(op: Operation) -> int:

@@ -59,7 +59,7 @@ class Text:
         self.lines: list[str] = []
         self.indent = 2
         self._names = 0
-        self._constants: list[dict[Any, Any]] = [{}]
+        self._written: list[dict[str, str]] = [{}]  # for each region around the line the names of what is written
         self.symbol = f"@{word('mesh', dialect)}0"
 
     # -- lines and names ----------------------------------------------------------------------------------------------
@@ -76,69 +76,71 @@ class Text:
     def enter(self) -> None:
         """The following lines are inside a region; constants made there are not seen outside."""
         self.indent += 2
-        self._constants.append(dict(self._constants[-1]))
+        self._written.append(dict(self._written[-1]))
 
     def leave(self) -> None:
         """The region ends."""
         self.indent -= 2
-        self._constants.pop()
+        self._written.pop()
 
     def op(self, text: str, shape: Sequence[int], dtype: Any, types: str = "") -> Typed:
         """A line with a new tensor; `types` is what stands after the colon, by default the result's type."""
-        made = Typed(self.name(), shape, dtype)
-        self.line(f"{made.name} = {text} : {types or made.type}")
-        return made
+        made = Typed("", shape, dtype)
+        return self.pure(f"{text} : {types or made.type}", shape, dtype)
+
+    def pure(self, text: str, shape: Sequence[int], dtype: Any) -> Typed:
+        """A tensor that an operation gives; the same operation on the same values is written once."""
+        return Typed(self._once(text), shape, dtype)
 
     def scalar(self, text: str, kind: str) -> str:
-        """A line with a new scalar."""
-        name = self.name()
-        self.line(f"{name} = {text} : {kind}")
-        return name
+        """A scalar that an operation gives; the same operation is written once."""
+        return self._once(f"{text} : {kind}")
+
+    def _once(self, text: str) -> str:
+        if text not in self._written[-1]:
+            name = self.name()
+            first, *rest = text.split("\n")
+            self.line(f"{name} = {first}")
+            for line in rest:
+                self.line(line)
+            self._written[-1][text] = name
+        return self._written[-1][text]
+
+    def forget(self, value: Typed) -> Typed:
+        """The value of an operation that is not pure: the same text is another operation."""
+        self._written[-1] = {text: name for text, name in self._written[-1].items() if name != value.name}
+        return value
 
     # -- constants ----------------------------------------------------------------------------------------------------
 
     def constant(self, value: Any, shape: Sequence[int], dtype: Any) -> Typed:
-        """A constant tensor: one element repeated, or a small array; each is written once."""
+        """A constant tensor: one element repeated, or a small array."""
         kind, array = np.dtype(dtype), np.asarray(value, dtype)
         if array.size > 1 and array.tobytes() == array.ravel()[:1].tobytes() * array.size:
             array = array.ravel()[0]  # one element repeated
-        key = (array.tobytes(), array.shape, tuple(shape), kind.name)
-        if key not in self._constants[-1]:
-            if array.size > MOST_ELEMENTS:
-                raise MLIRError(
-                    f"A constant of {array.size:,} elements is too large to be written; at most {MOST_ELEMENTS:,} are. Make it "
-                    f"an argument of the function."
-                )
-            self._constants[-1][key] = self.op(f"arith.constant dense<{_elements(array)}>", shape, kind)
-        made: Typed = self._constants[-1][key]
-        return made
+        if array.size > MOST_ELEMENTS:
+            raise MLIRError(
+                f"A constant of {array.size:,} elements is too large to be written; at most {MOST_ELEMENTS:,} are. Make it "
+                f"an argument of the function."
+            )
+        return self.op(f"arith.constant dense<{_elements(array)}>", shape, kind)
 
     def number(self, value: Any, dtype: Any) -> str:
         """A constant scalar."""
         kind = np.dtype(dtype)
-        key = ("scalar", np.asarray(value, kind).tobytes(), kind.name)
-        if key not in self._constants[-1]:
-            self._constants[-1][key] = self.scalar(
-                f"arith.constant {_element(np.asarray(value, kind))}", type_name(kind)
-            )
-        name: str = self._constants[-1][key]
-        return name
+        return self.scalar(f"arith.constant {_element(np.asarray(value, kind))}", type_name(kind))
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Typed:
-        """A tensor to be written to; each shape once."""
-        key = ("empty", tuple(shape), np.dtype(dtype).name)
-        if key not in self._constants[-1]:
-            self._constants[-1][key] = self.op("tensor.empty()", shape, dtype)
-        made: Typed = self._constants[-1][key]
-        return made
+        """A tensor to be written to."""
+        return self.op("tensor.empty()", shape, dtype)
 
     def filled(self, value: Any, shape: Sequence[int], dtype: Any) -> Typed:
         """A tensor that a reduction begins with."""
         element, out = self.number(value, dtype), self.empty(shape, dtype)
         kind = type_name(np.dtype(dtype))
-        name = self.name()
-        self.line(f"{name} = linalg.fill ins({element} : {kind}) outs({out.name} : {out.type}) -> {out.type}")
-        return Typed(name, shape, dtype)
+        return self.pure(
+            f"linalg.fill ins({element} : {kind}) outs({out.name} : {out.type}) -> {out.type}", shape, dtype
+        )
 
     # -- words of the dialect -----------------------------------------------------------------------------------------
 
@@ -187,12 +189,7 @@ class Text:
         if partial:
             more = f" partial = {sharding.reduction} {self.axis_numbers(sharding.partial)}{more}"
         text = f"{self.dialect}.sharding {self.symbol} split_axes = {self.split(sharding)}{more} : !{self.dialect}.sharding"
-        key = ("sharding", text)
-        if key not in self._constants[-1]:
-            name = self.name()
-            self.line(f"{name} = {text}")
-            self._constants[-1][key] = name
-        made: str = self._constants[-1][key]
+        made = self._once(text)
         return made, made
 
     def annotated(self, value: Typed, sharding: Sharding, for_users: bool = False) -> Typed:

@@ -111,8 +111,7 @@ class Writer:
         self._settled(operands)
         test, *rest = operands
         own = what.shared + what.captured
-        flag = self.text.name()
-        self.text.line(f"{flag} = tensor.extract {test.name}[] : {test.type}")
+        flag = self.text.scalar(f"tensor.extract {test.name}[]", test.type)
         bound, values, types = self._results(node)
         self.text.line(f"{bound} = scf.if {flag} -> ({types}) {{")
         self._region(what.true, rest[:own], types)
@@ -160,6 +159,8 @@ class GlobalWriter(Writer):
 
     def annotated(self, value: Typed, sharding: Sharding) -> Typed:
         """A value with a sharding, unless it has it already; a second annotation is one for users."""
+        if not value.shape and not sharding.partial:
+            return value  # there is nothing to split
         known = self._shardings.get(value.name)
         fitted = sharding.for_shape(value.shape)
         if known is fitted:

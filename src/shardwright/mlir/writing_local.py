@@ -32,11 +32,15 @@ class Moves:
         self, name: str, x: Typed, axes: Sequence[str], more: str, shape: Sequence[int], dtype: Any = None
     ) -> Typed:
         """A collective; one that names a device of the group has its types in brackets."""
-        made = tensor_name(tuple(shape), x.dtype if dtype is None else np.dtype(dtype))
+        kind = x.dtype if dtype is None else np.dtype(dtype)
+        alone = self.text.mesh.axis_size(tuple(axes)) == 1 and name not in ("send", "recv", "shift")
+        if alone and tuple(shape) == x.shape and kind == x.dtype:
+            return x  # every group is one device
+        made = tensor_name(tuple(shape), kind)
         device = any(f"{what} = [" in more for what in ("root", "destination", "source")) or name in ("recv", "send")
         types = f"({x.type}) -> {made}" if device else f"{x.type} -> {made}"
         text = f"{self.text.dialect}.{name} {x.name} {self.text.on(axes)}{more}"
-        return self.text.op(text, shape, x.dtype if dtype is None else dtype, types)
+        return self.text.op(text, shape, kind, types)
 
     # -- moves of shards ----------------------------------------------------------------------------------------------
 
@@ -103,8 +107,8 @@ class Moves:
         v = step.collective
         if isinstance(step, SendRecv):
             ((source, destination),) = v.pairs
-            self._collective("send", x, v.axes, f" destination = {list(destination)}", x.shape)
-            return self._collective("recv", x, v.axes, f" source = {list(source)}", shape)
+            self.text.forget(self._collective("send", x, v.axes, f" destination = {list(destination)}", x.shape))
+            return self.text.forget(self._collective("recv", x, v.axes, f" source = {list(source)}", shape))
         kind = self.text.reduction(getattr(v, "op", "sum"))
         root = f" root = {list(v.root)}" if hasattr(v, "root") else ""
         more: dict[type, Any] = {
@@ -173,24 +177,17 @@ class Moves:
         if value:
             return value
         split = self.text.split(sharding)
-        name = self.text.name()
-        self.text.line(
-            f"{name} = {self.text.dialect}.sharding {self.text.symbol} split_axes = {split} : !{self.text.dialect}.sharding"
-        )
-        return name
+        dialect = self.text.dialect
+        return self.text.scalar(f"{dialect}.sharding {self.text.symbol} split_axes = {split}", f"!{dialect}.sharding")
 
     def _tensor(self, index: str) -> Typed:
-        number = self.text.name()
-        self.text.line(f"{number} = arith.index_cast {index} : index to i64")
+        number = self.text.scalar(f"arith.index_cast {index}", "index to i64")
         return self.text.op(f"tensor.from_elements {number}", (), np.int64)
 
     def _index(self, x: Typed) -> str:
         """The only element of a tensor, as an index."""
-        element = self.text.name()
-        self.text.line(f"{element} = tensor.extract {x.name}[] : {x.type}")
-        number = self.text.name()
-        self.text.line(f"{number} = arith.index_cast {element} : i64 to index")
-        return number
+        element = self.text.scalar(f"tensor.extract {x.name}[]", x.type)
+        return self.text.scalar(f"arith.index_cast {element}", "i64 to index")
 
 
 def _common(a: Sequence[Any], b: Sequence[Any]) -> int:

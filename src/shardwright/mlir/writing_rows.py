@@ -12,6 +12,7 @@ import numpy as np
 from shardwright.errors import MLIRError
 from shardwright.mlir.text import Reshaped, Text, Typed
 from shardwright.mlir.types import tensor_name, type_name
+from shardwright.ops import OPS
 
 FLOATS = {
     "add": "arith.addf", "subtract": "arith.subf", "multiply": "arith.mulf", "divide": "arith.divf",
@@ -59,6 +60,8 @@ class Rows:
             return made
         if name in ("sum", "prod", "max", "min", "all", "any"):
             return self._reduced(name, attrs, operands[0], *result)
+        if name != "sigmoid" and not (name in OPS and OPS[name].elementwise):
+            raise self._refuse(attrs.get("name", name))
         return self._elementwise(name, operands, *result)
 
     def _refuse(self, name: str, why: str = "has no operation in MLIR that stands for it") -> MLIRError:
@@ -189,11 +192,8 @@ class Rows:
         added = [d for d in range(len(new)) if d < lead or (x.shape[d - lead] == 1 and new[d] != 1)]
         base = self.reshape(x, [n for d, n in enumerate(new) if d not in added])
         out = self.text.empty(new, x.dtype)
-        name = self.text.name()
-        self.text.line(
-            f"{name} = linalg.broadcast ins({base.name} : {base.type}) outs({out.name} : {out.type}) dimensions = {added}"
-        )
-        return Typed(name, new, x.dtype)
+        text = f"linalg.broadcast ins({base.name} : {base.type}) outs({out.name} : {out.type}) dimensions = {added}"
+        return self.text.pure(text, new, x.dtype)
 
     def _broadcast_to(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
         return self.broadcast(operands[0], shape)
@@ -226,12 +226,12 @@ class Rows:
 
     def _permute_dims(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
         (x,) = operands
+        if list(attrs["axes"]) == sorted(attrs["axes"]):
+            return x
         out = self.text.empty(shape, dtype)
-        name, order = self.text.name(), list(attrs["axes"])
-        self.text.line(
-            f"{name} = linalg.transpose ins({x.name} : {x.type}) outs({out.name} : {out.type}) permutation = {order}"
-        )
-        return Typed(name, shape, dtype)
+        order = list(attrs["axes"])
+        text = f"linalg.transpose ins({x.name} : {x.type}) outs({out.name} : {out.type}) permutation = {order}"
+        return self.text.pure(text, shape, dtype)
 
     def _rows(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
         (x,) = operands
@@ -241,6 +241,8 @@ class Rows:
                 each.stride < 1 or each.width > 1 or each.every > 1 or each.wrap or each.start < 0
             ):
                 raise self._refuse(attrs.get("name", "rows"), "reads rows in an order that no slice has")
+        if tuple(shape) == x.shape:
+            return x  # every row, in order
         starts = [0 if each is None else each.start for each in maps]
         steps = [1 if each is None else each.stride for each in maps]
         text = f"tensor.extract_slice {x.name}{starts} {list(shape)} {steps}"
@@ -266,12 +268,14 @@ class Rows:
             name
         ]
         combine = self._scalar_op(row, kind)
-        made, element = self.text.name(), type_name(kind)
-        self.text.line(
-            f"{made} = linalg.reduce ins({value.name} : {value.type}) outs({out.name} : {out.type}) dimensions = {dims} "
-            f"(%in: {element}, %init: {element}) {{ %r = {combine} %in, %init : {element} linalg.yield %r : {element} }}"
+        element = type_name(kind)
+        made = self.text.pure(
+            f"linalg.reduce ins({value.name} : {value.type}) outs({out.name} : {out.type}) dimensions = {dims} "
+            f"(%in: {element}, %init: {element}) {{ %r = {combine} %in, %init : {element} linalg.yield %r : {element} }}",
+            kept,
+            kind,
         )
-        return self._reshape({}, [Typed(made, kept, kind)], shape, kind)
+        return self._reshape({}, [made], shape, kind)
 
     def _scalar_op(self, row: str, kind: Any) -> str:
         if kind.kind == "b":
@@ -302,29 +306,26 @@ class Rows:
         named = NAMED.get(f"{spelled[0]},{spelled[1]}->{spelled[2]}")
         types = ", ".join(x.type for x in given)
         ins = f"ins({given[0].name}, {given[1].name} : {types}) outs({out.name} : {out.type})"
-        name = self.text.name()
         if named is not None:
-            self.text.line(f"{name} = linalg.{named} {ins} -> {out.type}")
-            return Typed(name, shape, dtype)
+            return self.text.pure(f"linalg.{named} {ins} -> {out.type}", shape, dtype)
+        return self.text.pure(self._generic([*terms, right], letters, ins, out), shape, dtype)
+
+    def _generic(self, terms: Sequence[Sequence[str]], letters: list[str], ins: str, out: Typed) -> str:
+        """A sum of products over the letters that the last term lacks."""
         loops = ", ".join(f"d{at}" for at in range(len(letters)))
-        maps = [
-            f"affine_map<({loops}) -> ({', '.join(f'd{letters.index(x)}' for x in term)})>" for term in (*terms, right)
-        ]
-        kinds = ", ".join('"parallel"' if x in right else '"reduction"' for x in letters)
-        element = type_name(np.dtype(dtype))
-        add, multiply = (self._scalar_op(row, np.dtype(dtype)) for row in ("add", "multiply"))
-        self.text.line(
-            f"{name} = linalg.generic {{indexing_maps = [{', '.join(maps)}], iterator_types = [{kinds}]}} {ins} {{"
-        )
-        for line in (
+        maps = [f"affine_map<({loops}) -> ({', '.join(f'd{letters.index(x)}' for x in term)})>" for term in terms]
+        kinds = ", ".join('"parallel"' if x in terms[-1] else '"reduction"' for x in letters)
+        element = type_name(out.dtype)
+        add, multiply = (self._scalar_op(row, out.dtype) for row in ("add", "multiply"))
+        lines = [
+            f"linalg.generic {{indexing_maps = [{', '.join(maps)}], iterator_types = [{kinds}]}} {ins} {{",
             f"^bb0(%in: {element}, %in_0: {element}, %out: {element}):",
             f"  %p = {multiply} %in, %in_0 : {element}",
             f"  %s = {add} %out, %p : {element}",
             f"  linalg.yield %s : {element}",
             f"}} -> {out.type}",
-        ):
-            self.text.line(line)
-        return Typed(name, shape, dtype)
+        ]
+        return "\n".join(lines)
 
 
 def _expanded(term: Sequence[str], rank: int) -> list[str]:
