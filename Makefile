@@ -39,4 +39,5 @@ clean:
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install $(PIP_QUIET) -e '.[dev]'
+	.venv/bin/python -m pip install $(PIP_QUIET) --no-deps torch-mlir==20261001  # real MLIR, for tests/conformance
 	touch $@

@@ -6,6 +6,7 @@ import foundation
 import gaps
 import jax_engine
 import jax_front
+import mlir_front
 import operations
 import resharding
 import torch_engines
@@ -21,6 +22,7 @@ def main() -> int:
     resharding.main()
     programs.main()
     gaps.main()
+    mlir_front.main()
     ttnn_front.main()
     torch_engines.main()
     jax_front.main()

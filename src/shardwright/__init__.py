@@ -86,7 +86,12 @@ __all__ = [
     "with_sharding_constraint",
 ]
 
-_FRONT_ENDS = {"jax": "jax", "torch": "torch", "ttnn": "torch"}  # loaded when first used, and the extra that each needs
+_FRONT_ENDS = {  # loaded when first used, and the extra that each needs
+    "jax": "jax",
+    "mlir": "mlir",
+    "torch": "torch",
+    "ttnn": "torch",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -59,6 +59,22 @@ class ProgramError(ShardwrightError, ValueError):
     """An invalid program, or arguments and shardings that don't match it."""
 
 
+class MLIRError(ShardwrightError, ValueError):
+    """MLIR text that is invalid or not supported; its text ends in the source line and a caret.
+
+    `file`, `line` and `column` (both from 1) say where.
+    """
+
+    def __init__(self, message: str, file: str = "", line: int = 0, column: int = 0, source: str = "") -> None:
+        caret = " " * (column - 1) + "^"
+        shown = f"{file}:{line}:{column}: {message}\n{source}\n{caret}" if line else message
+        super().__init__(shown)
+        self.message, self.file, self.line, self.column, self.source = message, file, line, column, source
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message, self.file, self.line, self.column, self.source)
+
+
 class LaunchError(ShardwrightError, RuntimeError):
     """A launched process that raised, died or did not finish; `rank` is its rank."""
 

@@ -3,14 +3,32 @@
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
 from types import CodeType, FrameType
 
 _LIBRARIES = frozenset(("shardwright", "optree", "numpy", "jax", "torch"))  # their frames are never the user's
 _STDLIB = os.path.dirname(contextlib.__file__) + os.sep
 
 
+_located: ContextVar[str] = ContextVar("located", default="")
+
+
+@contextlib.contextmanager
+def located(line: str) -> Iterator[None]:
+    """Inside, `source_line` is this line of a file that is not Python's."""
+    token = _located.set(line)
+    try:
+        yield
+    finally:
+        _located.reset(token)
+
+
 def source_line() -> str:
     """The line of the user's code that is running, as file:line; "" if none is, as in a thread that only runs ours."""
+    located = _located.get()
+    if located:
+        return located
     frame = user_frame()
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

@@ -50,7 +50,7 @@ def test_every_stage_is_shown():
     assert "test_program.py:" in last[-2]
     assert str(program) == program.show()
     with pytest.raises(
-        ProgramError, match=r"There is no stage 'last'. Use one of traced, propagated, partitioned, final"
+        ProgramError, match=r"There is no stage 'last'. Use one of written, traced, propagated, partitioned, final"
     ):
         program.show("last")
 

@@ -23,6 +23,10 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
     PerDevice(i64[2] on Mesh(x=2))
     >>> v[(1,)]
     array([3, 4])
+    >>> print(v)
+    PerDevice(i64[2] on Mesh(x=2))
+    (0,): [1 2]
+    (1,): [3 4]
     >>> (v * 10).values()
     [array([10, 20]), array([30, 40])]
 
@@ -184,6 +188,21 @@ class PerDevice(np.lib.mixins.NDArrayOperatorsMixin):
             " or …" if len(shapes) > 3 else ""
         )
         return f"PerDevice({shown} on {self.mesh})"
+
+    def __str__(self) -> str:
+        """Its values by device; over several processes a collective, as all reads."""
+        lines = [repr(self)]
+        for place, tensor in enumerate(self.values()):
+            if place == MOST_SHOWN:
+                lines.append(f"… and {self.mesh.size - MOST_SHOWN} more devices")
+                break
+            coords = self.mesh.coords(self.mesh.device_ids[place])
+            shown = np.array2string(tensor, prefix=f"{coords}: ", threshold=64)
+            lines.append(f"{coords}: {shown}")
+        return "\n".join(lines)
+
+
+MOST_SHOWN = 64  # devices that are printed
 
 
 def _each(function: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> PerDevice:

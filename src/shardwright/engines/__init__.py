@@ -9,6 +9,7 @@ from shardwright.engines.lanes import Lanes
 from shardwright.engines.literal import Literal, Tally
 from shardwright.engines.protocol import Engine
 from shardwright.engines.stacked import Stacked
+from shardwright.engines.whole import row_function
 from shardwright.errors import EngineError
 from shardwright.mesh import Mesh
 
@@ -24,6 +25,7 @@ __all__ = [
     "engine_named",
     "engine_of",
     "padded_bytes",
+    "row_function",
 ]
 
 ENGINES = ("numpy", "literal", "torch", "jax")

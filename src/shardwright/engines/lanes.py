@@ -87,6 +87,9 @@ def stack(mesh: Mesh, tensors: Sequence[Data]) -> Lanes:
     if len(kinds) > 1:
         raise ArrayError(f"The tensors of the devices differ in rank or dtype: {sorted(map(str, kinds))}.")
     ndim, dtype = next(iter(kinds))
+    if all(tensor.shape == tensors[0].shape for tensor in tensors):
+        joined = np.stack(tensors) if tensors[0].ndim else np.array(tensors, dtype)
+        return Lanes(mesh, mesh.axis_names, joined.reshape(*mesh.shape, *tensors[0].shape), (None,) * ndim)
     sizes = np.array([tensor.shape for tensor in tensors], np.int64).reshape(*mesh.shape, ndim)
     room = sizes.max(axis=tuple(range(len(mesh.shape))), initial=0).tolist()
     data = np.empty((mesh.size, *room), dtype)

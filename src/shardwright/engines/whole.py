@@ -13,6 +13,7 @@ import numpy as np
 from shardwright.engines.direct import direct
 from shardwright.kernels import NUMPY, Call, Space, run
 from shardwright.mesh import Mesh
+from shardwright.ops import Attrs
 from shardwright.plan import OUTSIDE, Fetch, Local, OperationPlan, Picked, Slot, Spaced, make_plan, plan_operation
 from shardwright.sharding import Sharding, layout_of
 
@@ -33,6 +34,13 @@ def whole_operation(plan: OperationPlan, space: Space = NUMPY) -> Function:
 
 
 _functions: "weakref.WeakKeyDictionary[OperationPlan, dict[Space, Function]]" = weakref.WeakKeyDictionary()
+
+
+def row_function(name: str, kinds: Sequence[Any], attrs: Attrs) -> Function:
+    """An operation of the table as a function of whole NumPy tensors; a kind is (shape, dtype) or a Python scalar."""
+    whole = Sharding(ONE)
+    placed = [(layout_of(whole, kind[0]), kind[1]) if isinstance(kind, tuple) else kind for kind in kinds]
+    return whole_operation(plan_operation(name, placed, attrs))
 
 
 def whole_call(local: Local) -> Call:

@@ -17,7 +17,7 @@ from shardwright.plan.code import (
 )
 from shardwright.plan.factors import PARTIAL, dims_of, homes
 from shardwright.plan.fetch import Fetch, element_step
-from shardwright.plan.local_view import LocalShapes, LocalStep, local_shapes
+from shardwright.plan.local_view import LocalShapes, LocalStep, SendRecv, local_shapes
 from shardwright.plan.operation import (
     ImplicitGather,
     OperationPlan,
@@ -79,6 +79,7 @@ __all__ = [
     "Regroup",
     "ReshardPlan",
     "Scan",
+    "SendRecv",
     "Slot",
     "Spaced",
     "Step",

@@ -398,6 +398,14 @@ def _priced_as(collective: Collective) -> str:
     return "exchange"
 
 
+@dataclass(frozen=True, eq=False)
+class SendRecv(LocalStep):
+    """A send and the recv that matches it. Not pure: it is never dropped, and equal ones are not merged."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
 def _all_groups(mesh: Mesh, axes: tuple[str, ...]) -> list[list[int]]:
     return [[mesh.position(device) for device in group] for group in mesh.groups(axes)]
 

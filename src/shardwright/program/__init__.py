@@ -5,10 +5,29 @@ from shardwright.program.control import cond, scan, while_loop
 from shardwright.program.explaining import explained, machine_of
 from shardwright.program.explanation import Explanation
 from shardwright.program.jit import SJIT, explain, sjit
+from shardwright.program.local_tracing import KnownKey, LocalTrace, RowKey
 from shardwright.program.lowering import lower
 from shardwright.program.measuring import measure
 from shardwright.program.memory import peak_bytes
-from shardwright.program.node import Graph, Node, Program, Type, agree, is_move, short_source
+from shardwright.program.node import (
+    Apply,
+    Compute,
+    Cond,
+    Constant,
+    Constrain,
+    Graph,
+    Input,
+    Loop,
+    Node,
+    Pick,
+    Program,
+    Rounds,
+    Settle,
+    Type,
+    agree,
+    is_move,
+    short_source,
+)
 from shardwright.program.passes import received
 from shardwright.program.propagate import Propagation
 from shardwright.program.rows import Row
@@ -17,12 +36,25 @@ from shardwright.program.tracing import Trace, Traced, current_trace, trace
 
 __all__ = [
     "SJIT",
+    "Apply",
+    "Compute",
+    "Cond",
+    "Constant",
+    "Constrain",
     "Explanation",
     "Graph",
+    "Input",
+    "KnownKey",
+    "LocalTrace",
+    "Loop",
     "Node",
+    "Pick",
     "Program",
     "Propagation",
+    "Rounds",
     "Row",
+    "RowKey",
+    "Settle",
     "Trace",
     "Traced",
     "Type",

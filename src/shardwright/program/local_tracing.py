@@ -6,21 +6,53 @@ hold different tensors, so that a result which an array's sharding says is the s
 
 from collections.abc import Callable, Sequence
 from types import CellType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardwright.arrays import Array, PerDevice, host_array, joined_layout, read_only, same_mesh
 from shardwright.collectives import AllGather, AllReduce, Broadcast, Collective, Recv, Scatter, Send
 from shardwright.eager import source_line
-from shardwright.engines import engine_of
+from shardwright.engines import engine_of, row_function
 from shardwright.errors import ArrayError, TraceError
 from shardwright.mesh import Mesh, overlap
-from shardwright.plan import Each, FromLocal, LocalShapes, LocalStep, ToLocal, local_shapes
+from shardwright.ops import NO_ATTRS, OPS, Attrs
+from shardwright.plan import Each, FromLocal, LocalShapes, LocalStep, SendRecv, ToLocal, local_shapes, scalar_side
 from shardwright.program.node import Node, Type
 from shardwright.sharding import Sharding, check_partial, layout_of
 
 Shape = tuple[int, ...]
+
+
+class RowKey(NamedTuple):
+    """An operation of the table on each device's own tensors; an operand is a scalar, or None for a tensor."""
+
+    name: str
+    attrs: Any  # the items of its Attrs
+    scalars: tuple[Any, ...]
+    kinds: tuple[type, ...]  # of the scalars: 1 and 1.0 and True are equal
+
+
+class KnownKey(NamedTuple):
+    """A tensor that is known while the program is traced, and the same on every device."""
+
+    dtype: str
+    shape: Shape
+    data: bytes  # one element where all are equal
+
+    @property
+    def value(self) -> Any:
+        """The tensor, read-only."""
+        made = np.frombuffer(self.data, np.dtype(self.dtype))
+        return np.broadcast_to(made[0], self.shape) if len(made) == 1 else made.reshape(self.shape)
+
+    @staticmethod
+    def of(value: Any) -> "KnownKey":
+        """The key of a NumPy array."""
+        array = np.asarray(value)
+        first = array[(slice(0, 1),) * array.ndim]
+        single = array.size and (not any(array.strides) or first.tobytes() * array.size == array.tobytes())
+        return KnownKey(array.dtype.name, array.shape, (first if single else array).tobytes())
 
 
 class TracedLocal(PerDevice):
@@ -103,6 +135,9 @@ class TracedLocal(PerDevice):
         if out is not None and out[0] is not self:  # v += 1 gives the function's own variable another value
             raise ArrayError("A result on every device can't go into out=; use what the function gives back.")
         local = [x for x in inputs if isinstance(x, PerDevice)]
+        scalars = all(isinstance(x, PerDevice) or type(x) in (bool, int, float) for x in inputs)
+        if method == "__call__" and not options and scalars and _is_row(ufunc):
+            return self.recorder().row(ufunc.__name__, inputs, NO_ATTRS)
         frozen = tuple(x if isinstance(x, PerDevice) else _copied(x) for x in inputs)
         kept = {name: _copied(value) for name, value in options.items()}
         others = [x for x in (*frozen, *kept.values()) if not isinstance(x, PerDevice)]
@@ -125,6 +160,8 @@ class TracedLocal(PerDevice):
 
     def __repr__(self) -> str:
         return f"TracedLocal({self.node.type} on {self.mesh})"
+
+    __str__ = __repr__
 
 
 class LocalTrace:
@@ -189,6 +226,51 @@ class LocalTrace:
         run = _over_devices(name, function, made, results[0].dtype)
         return self._add(Each(name, run, key), [node for node, _ in pairs], made, results[0].dtype, varies)
 
+    def row(self, name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
+        """An operation of the table on each device's own tensors; operands are values per device and Python scalars."""
+        op = OPS[name]
+        pairs = [self.node_of(x) if isinstance(x, PerDevice) else None for x in operands]
+        nodes = [pair[0] for pair in pairs if pair is not None]
+        mesh = next(x.mesh for x in operands if isinstance(x, PerDevice))
+        shapes = [node.type.local for node in nodes]
+        kinds = [
+            x if pair is None else (pair[0].type.shape, pair[0].type.dtype)
+            for x, pair in zip(operands, pairs, strict=True)
+        ]
+        dtypes = op.dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)
+        count = mesh.size if any(s is not None and len(s.shapes) > 1 for s in shapes) else 1
+        side = scalar_side(kinds)
+        made = [
+            op.fitted(tuple(s.at(place) for s in shapes if s is not None), attrs, side).out_shape(0)
+            for place in range(count)
+        ]
+        scalars = tuple(None if pair is not None else x for x, pair in zip(operands, pairs, strict=True))
+        key = RowKey(name, attrs.key, scalars, tuple(map(type, scalars)))
+        varies = tuple(dict.fromkeys(axis for pair in pairs if pair is not None for axis in pair[1]))
+        run = _row_runner(name, attrs, scalars, [kind[1] for kind in kinds if isinstance(kind, tuple)])
+        return self._add(Each(name, run, key), nodes, LocalShapes.of(mesh, made), dtypes[0], varies)
+
+    def known(self, mesh: Mesh, value: Any) -> TracedLocal:
+        """A host tensor that every device has."""
+        key = KnownKey.of(value)
+        host = key.value
+
+        def run(engine: Any) -> Any:
+            return engine.everywhere(mesh, host)
+
+        made: TracedLocal = self._add(Each("constant", run, key), (), LocalShapes(mesh, (key.shape,)), host.dtype, ())
+        return made
+
+    def named(self, v: PerDevice, name: str, key: Any) -> TracedLocal:
+        """A value that is known on every device, under a name and a key of its own."""
+        lanes, own = v.lanes, engine_of(v.mesh)
+
+        def run(engine: Any) -> Any:
+            return lanes if engine is own else engine.view(v.mesh, own.values(lanes))
+
+        made: TracedLocal = self._add(Each(name, run, key), (), v.local_shapes, v.dtype, v.mesh.axis_names)
+        return made
+
     # -- collectives ------------------------------------------------------------------------------------------------------
 
     def collective(self, collective: Collective, v: TracedLocal) -> Any:
@@ -201,9 +283,12 @@ class LocalTrace:
                 return v
             expected = v
             v, collective = boxes.match(mesh, bound)
-            LocalStep(collective, v.shapes, v.dtype).check_ends(expected.shapes, expected.dtype)
-        else:
-            boxes.check(mesh, f"before {collective.name}")
+            transfer = SendRecv(collective.bind(mesh, v.node.type.shape, v.dtype), v.shapes, v.dtype)
+            transfer.check_ends(expected.shapes, expected.dtype)
+            node, varies = self.node_of(v)
+            after = tuple(dict.fromkeys((*varies, *transfer.axes)))
+            return self._add(transfer, (node,), transfer.results, transfer.result_dtype, after)
+        boxes.check(mesh, f"before {collective.name}")
         for shape in dict.fromkeys(v.shapes.shapes):
             bound = collective.bind(mesh, shape, v.dtype, uneven=isinstance(collective, Scatter))
         node, varies = self.node_of(v)
@@ -256,6 +341,34 @@ def _without(mesh: Mesh, axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[
         pieces = dict.fromkeys(mesh.cut(tuple(own), by=(*own, *other)))
         result += [a for a in pieces if not any(overlap(mesh.axis(a), mesh.axis(b)) for b in other)]
     return tuple(result)
+
+
+def _is_row(ufunc: np.ufunc) -> bool:
+    """Whether a function of NumPy is an element-wise operation of the table."""
+    op = OPS.get(ufunc.__name__)
+    return op is not None and op.elementwise and ufunc.nout == 1 and getattr(np, ufunc.__name__, None) is ufunc
+
+
+def _row_runner(name: str, attrs: Attrs, scalars: Sequence[Any], dtypes: Sequence[Any]) -> Callable[..., Any]:
+    """An operation of the table as a function of an engine and its tensors per device."""
+    ufunc = getattr(np, name, None)
+    if isinstance(ufunc, np.ufunc) and not attrs:
+
+        def together(engine: Any, *views: Any) -> Any:
+            given = iter(views)
+            with np.errstate(all="ignore"):
+                return engine.elementwise(ufunc, [next(given) if x is None else x for x in scalars], {})[0]
+
+        return together
+
+    def one(*tensors: Any) -> Any:
+        given = iter(tensors)
+        operands = [next(given) if x is None else x for x in scalars]
+        kinds = [(x.shape, x.dtype) if isinstance(x, np.ndarray) else x for x in operands]
+        with np.errstate(all="ignore"):
+            return np.asarray(row_function(name, kinds, attrs)(*operands))
+
+    return lambda engine, *views: engine.each(one, views)
 
 
 def _copied(value: Any) -> Any:

@@ -33,12 +33,13 @@ from shardwright.plan import (
     OperationPlan,
     Reduce,
     Regroup,
+    SendRecv,
     Step,
     ToLocal,
 )
 from shardwright.sharding import Sharding, describe, dtype_name, layout_of
 
-STAGES = ("traced", "propagated", "partitioned", "final")
+STAGES = ("written", "traced", "propagated", "partitioned", "final")
 
 
 class Type(NamedTuple):
@@ -294,6 +295,7 @@ class Graph:
     def __init__(self) -> None:
         self._made: dict[Any, Node] = {}
         self._count = 0
+        self.asked: list[Node] = []  # every call, those for a node that is there already too
         self.shared = 0  # operations that were asked for again
 
     def add(
@@ -318,6 +320,7 @@ class Graph:
             self._made[key] = node
         elif not isinstance(what, _Unshared):
             self.shared += 1
+        self.asked.append(node)
         return node
 
     def input(self, number: int, kind: Type) -> Node:
@@ -349,11 +352,13 @@ class Program:
         names: Sequence[str] = (),
         constants: Mapping[Node, Any] | None = None,
         order: Sequence[Node] | None = None,
+        effects: Sequence[Node] = (),
     ) -> None:
         self.mesh = mesh
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.names = tuple(names) or tuple(f"input {i}" for i in range(len(self.inputs)))
-        self.nodes = tuple(order) if order is not None else reachable(self.outputs, self.inputs)
+        self.effects = tuple(effects)  # nodes that stay though no output needs them
+        self.nodes = tuple(order) if order is not None else reachable([*self.outputs, *self.effects], self.inputs)
         used = set(self.nodes)
         self.constants = {node: value for node, value in (constants or {}).items() if node in used}
         self.stages: dict[str, Program] = {}
@@ -362,12 +367,14 @@ class Program:
         self.origins: dict[Node, dict[str, str]] = {}  # for each value where its axes come from
         self.parameters: frozenset[int] = frozenset()  # the inputs that are weights, by rule or by name
         self.implicit: frozenset[tuple[str, tuple[str, ...], str]] = frozenset()  # gathers unasked: step, axes, source
+        self.written: Written | None = None  # what was asked for while it was traced
         self.shared = self.dead = 0  # of what was traced: operations asked for again, and those that no output needs
 
     def like(self, inputs: Sequence[Node], outputs: Sequence[Node], made: Mapping[Node, Node]) -> "Program":
         """The same program with its nodes replaced."""
         constants = {made[node]: value for node, value in self.constants.items()}
-        result = Program(self.mesh, inputs, outputs, self.names, constants)
+        effects = [made[node] for node in self.effects]
+        result = Program(self.mesh, inputs, outputs, self.names, constants, effects=effects)
         result.take_facts(self)
         result.origins = {made[node]: axes for node, axes in self.origins.items() if node in made}
         return result
@@ -392,9 +399,15 @@ class Program:
         return result
 
     def show(self, stage: str = "final") -> str:
-        """The program as text: one line a node, at one of the stages traced, propagated, partitioned, final."""
+        """The program as text: one line a node, at one of the stages written, traced, propagated, partitioned, final.
+
+        `written` has every operation as it was asked for, those that are repeated or that no output needs too, and counts
+        them; from `traced` on they are gone.
+        """
         if stage not in STAGES:
             raise ProgramError(f"There is no stage {stage!r}. Use one of {', '.join(STAGES)}.")
+        if stage == "written":
+            return "\n".join(_written(self.stages.get("traced", self)))
         program = self.stages.get(stage, self)
         if stage == "propagated" and self.propagated is not None:
             program = self.propagated()
@@ -423,6 +436,34 @@ class Program:
 
     def __str__(self) -> str:
         return self.show()
+
+
+class Written(NamedTuple):
+    """What a function asked for while it was traced, in its order."""
+
+    nodes: tuple[Node, ...]  # a node as often as it was asked for
+
+
+def is_effect(node: Node) -> bool:
+    """Whether a node stays though no output needs it: transfers between devices are not pure."""
+    return isinstance(node.what, SendRecv)
+
+
+def _written(program: Program) -> list[str]:
+    """The operations of a traced function as they were asked for; what is repeated or not needed says so."""
+    asked = [*program.inputs, *(program.written.nodes if program.written is not None else ())]
+    named = dict(zip(program.inputs, program.names, strict=True))
+    needed, place, lines = set(program.nodes), {}, []  # type: ignore[var-annotated]
+    for node in asked:
+        again = node in place and not isinstance(node.what, Input | Constant | Pick)
+        if node in place and not again:
+            continue
+        place.setdefault(node, len(place))
+        why = "asked for again" if again else "" if node in needed else "no output needs it"
+        text = f"%{place[node]}: {', '.join(map(str, node.types))} = {_spelled(node, place, named, False)}"
+        lines.append(f"{text:<96} {f'({why}) ' if why else ''}{node.source}".rstrip())
+    lines.append(f"return {', '.join(f'%{place[node]}' for node in program.outputs)}")
+    return [*lines, f"spared: {program.shared} asked for again, {program.dead} that no output needs"]
 
 
 def _digest(value: Any) -> str:

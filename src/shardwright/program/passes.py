@@ -2,14 +2,27 @@
 
 Nodes are pure and made once, so common subexpressions are one node and what no output needs is gone, collectives
 included. What is left to do: moves of moved values are planned anew, sums of reduced values are reduced once, reductions of one
-group that don't depend on each other become one, and the order is the one that needs least memory.
+group that don't depend on each other become one, collectives of the local view are simplified, and the order is the one that
+needs least memory.
 """
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shardwright.plan import Fused, Reduce, move_steps, plan_operation
+from shardwright.collectives import (
+    AllGather,
+    AllReduce,
+    AllSlice,
+    AllToAll,
+    Broadcast,
+    Gather,
+    ReduceScatter,
+    Scatter,
+)
+from shardwright.collectives import Reduce as CollectiveReduce
+from shardwright.plan import Each, Fused, LocalStep, Reduce, move_steps, plan_operation
+from shardwright.program.local_tracing import RowKey
 from shardwright.program.memory import Lifetimes
 from shardwright.program.node import Communicates, Compute, Given, Graph, Node, Pick, Program, Type, last_move
 from shardwright.program.partition import stepped
@@ -123,6 +136,57 @@ def _is_all_reduce(node: Node) -> bool:
     return isinstance(node.what, Reduce) and node.what.name == "all_reduce"
 
 
+# -- collectives of the local view ------------------------------------------------------------------------------------------
+
+
+def simplified(rewriter: Rewriter, node: Node) -> Node | None:
+    """Collectives on tensors per device that come to less: those of groups of one device do nothing, a reduction that is then
+    sliced is a reduce_scatter, and a sum (maximum, minimum) of reductions is one reduction.
+
+    A slice that is then gathered stays: that is the tensor before only if the devices of a group hold the same.
+    """
+    what = node.what
+    if isinstance(what, LocalStep) and what.group == 1 and isinstance(what.collective, _ALONE):
+        return rewriter.made[node.nodes[0]] if node.type == node.nodes[0].type else None
+    if isinstance(what, LocalStep) and isinstance(what.collective, AllSlice):
+        return _scattered(rewriter, node)
+    if isinstance(what, Each) and isinstance(what.key, RowKey):
+        return _reduced_together(rewriter, node)
+    return None
+
+
+_ALONE = (AllGather, AllReduce, AllSlice, AllToAll, Broadcast, Gather, CollectiveReduce, ReduceScatter, Scatter)
+
+
+def _scattered(rewriter: Rewriter, node: Node) -> Node | None:
+    """all_slice(all_reduce(x)) over the same axes."""
+    (before,) = node.nodes
+    reduced = before.what.collective if isinstance(before.what, LocalStep) else None
+    sliced = node.what.collective
+    if not isinstance(reduced, AllReduce) or reduced.axes != sliced.axes or not rewriter.once(before):
+        return None
+    scatter = ReduceScatter(reduced.axes, sliced.dim, reduced.op, reduced.dtype)
+    step = LocalStep(scatter, before.what.shapes, before.what.dtype)
+    return rewriter.graph.add(step, (rewriter.made[before.nodes[0]],), node.types, node.source)
+
+
+def _reduced_together(rewriter: Rewriter, node: Node) -> Node | None:
+    """add(all_reduce(x), all_reduce(y)), and so for maxima and minima."""
+    reduction = REDUCING.get(node.op)
+    if reduction is None or node.op == "subtract" or len(node.nodes) != 2 or node.nodes[0] is node.nodes[1]:
+        return None
+    a, b = node.nodes
+    for x in (a, b):
+        own = x.what.collective if isinstance(x.what, LocalStep) else None
+        if not isinstance(own, AllReduce) or own.op != reduction or own.dtype is not None or not rewriter.once(x):
+            return None
+    if a.what.collective != b.what.collective or a.type != b.type or a.type != node.type or a.type.dtype == bool:
+        return None
+    operands = [rewriter.made[x.nodes[0]] for x in (a, b)]
+    together = rewriter.graph.add(node.what, operands, node.types, node.source)
+    return rewriter.graph.add(a.what, (together,), node.types, node.source)
+
+
 # -- small reductions of one group ------------------------------------------------------------------------------------------
 
 
@@ -174,7 +238,9 @@ def scheduled(program: Program) -> Program:
     other = _Greedy(program, lives).nodes()
     if other == program.nodes or lives.memory(other).peak >= lives.memory(program.nodes).peak:
         return program
-    result = Program(program.mesh, program.inputs, program.outputs, program.names, program.constants, other)
+    result = Program(
+        program.mesh, program.inputs, program.outputs, program.names, program.constants, other, program.effects
+    )
     result.take_facts(program)
     result.origins = program.origins
     return result
@@ -239,11 +305,17 @@ def _adds_reduced(node: Node) -> bool:
     return node.op in REDUCING and len(node.nodes) == 2 and all(map(_is_all_reduce, node.nodes))
 
 
+def _is_local(node: Node) -> bool:
+    """Whether `simplified` could apply: a collective of the local view."""
+    return isinstance(node.what, LocalStep)
+
+
 def optimised(program: Program) -> Program:
     """All passes, the rewriting ones until nothing changes."""
     for _ in range(8):
         before = program
-        for rule, applies in ((shortened, _moves_again), (reduced_once, _adds_reduced)):
+        rules = ((shortened, _moves_again), (reduced_once, _adds_reduced), (simplified, _is_local))
+        for rule, applies in rules:
             if any(map(applies, program.nodes)):
                 program = Rewriter(program).run(rule)
         if program is before or _measure(program) == _measure(before):

@@ -14,7 +14,20 @@ from shardwright.mesh import Mesh
 from shardwright.ops import OPS, Attrs, Rule
 from shardwright.plan import scalar_side
 from shardwright.program.local_tracing import LocalTrace, TracedLocal
-from shardwright.program.node import Apply, Constant, Constrain, Given, Graph, Input, Node, Program, Settle, Type
+from shardwright.program.node import (
+    Apply,
+    Constant,
+    Constrain,
+    Given,
+    Graph,
+    Input,
+    Node,
+    Program,
+    Settle,
+    Type,
+    Written,
+    is_effect,
+)
 from shardwright.sharding import Layout, P, Sharding
 
 
@@ -265,7 +278,9 @@ def trace(
         outputs,
         [*names, *(f"captured {i}" for i in range(len(captured)))],
         made.constants,
+        effects=[node for node in made.graph.made if is_effect(node)],
     )
+    program.written = Written(tuple(made.graph.asked))
     program.shared = made.graph.shared
     program.dead = sum([not isinstance(node.what, Given) for node in made.graph.made]) - sum(
         [not isinstance(node.what, Given) for node in program.nodes]

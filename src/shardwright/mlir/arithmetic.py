@@ -1,0 +1,179 @@
+"""Element-wise operations of arith, math and tosa, each by operations of the table."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from xdsl.ir import Operation
+
+from shardwright.mlir.fields import integer
+from shardwright.mlir.named import PREDICATES
+from shardwright.mlir.types import dtype_of, element_of
+from shardwright.mlir.values import Value, View, splat
+
+Rule = Callable[..., Value]  # of the view, the operation and its operands' values
+
+
+def _row(name: str) -> Rule:
+    return lambda view, op, *values: view.row(name, *values)
+
+
+def _unsigned(view: View, value: Value) -> Value:
+    kind = value.dtype
+    return view.cast(value, np.dtype(f"u{kind.name}")) if kind.kind == "i" else value
+
+
+def _as_unsigned(name: str) -> Rule:
+    """An operation on the bits of integers as numbers without a sign."""
+
+    def run(view: View, op: Operation, *values: Value) -> Value:
+        made = view.row(name, *(_unsigned(view, x) for x in values))
+        return made if made.dtype.kind == "b" else view.cast(made, values[0].dtype)
+
+    return run
+
+
+def _of_bits(name: str, of_booleans: str) -> Rule:
+    """Addition and the like: of i1 they are modulo 2."""
+
+    def run(view: View, op: Operation, *values: Value) -> Value:
+        return view.row(of_booleans if values[0].dtype.kind == "b" else name, *values)
+
+    return run
+
+
+def _truncated_division(view: View, a: Value, b: Value) -> Value:
+    """Towards zero, where NumPy's // goes down."""
+    down = view.row("floor_divide", a, b)
+    exact = view.row("equal", view.row("multiply", down, b), a)
+    apart = view.row("not_equal", view.row("less", a, _like(a, 0)), view.row("less", b, _like(b, 0)))
+    wrong = view.row("logical_and", apart, view.row("logical_not", exact))
+    return view.row("add", down, view.cast(wrong, down.dtype))
+
+
+def _like(value: Value, element: Any) -> Value:
+    return splat(element, value.shape, value.dtype)
+
+
+def _divsi(view: View, op: Operation, a: Value, b: Value) -> Value:
+    return _truncated_division(view, a, b)
+
+
+def _remsi(view: View, op: Operation, a: Value, b: Value) -> Value:
+    return view.row("subtract", a, view.row("multiply", _truncated_division(view, a, b), b))
+
+
+def _ceildiv(view: View, op: Operation, a: Value, b: Value) -> Value:
+    return view.row("negative", view.row("floor_divide", view.row("negative", a), b))
+
+
+def _cast(view: View, op: Operation, value: Value) -> Value:
+    """To the result's element type."""
+    dtype = dtype_of(element_of(op.results[0].type))
+    assert dtype is not None, "types are checked before operations run"
+    return view.cast(value, dtype)
+
+
+def _cast_unsigned(view: View, op: Operation, value: Value) -> Value:
+    return _cast(view, op, _unsigned(view, value))
+
+
+_ORDERED = {"eq": "equal", "gt": "greater", "ge": "greater_equal", "lt": "less", "le": "less_equal", "ne": "not_equal"}
+_OPPOSITE = {"eq": "one", "gt": "ole", "ge": "olt", "lt": "oge", "le": "ogt"}  # u…: not (o… of the opposite)
+
+
+def _compared(view: View, name: str, a: Value, b: Value) -> Value:
+    """A comparison of floats; `o` is false and `u` true where one is NaN."""
+    if name in ("true", "false"):
+        return splat(name == "true", np.broadcast_shapes(a.shape, b.shape), np.dtype(bool))
+    if name in ("ord", "uno"):
+        unordered = view.row("logical_or", view.row("isnan", a), view.row("isnan", b))
+        return unordered if name == "uno" else view.row("logical_not", unordered)
+    if name == "one":
+        return view.row("logical_or", view.row("less", a, b), view.row("greater", a, b))
+    if name == "une" or name[0] == "o":
+        return view.row(_ORDERED[name[1:]], a, b)
+    return view.row("logical_not", _compared(view, _OPPOSITE[name[1:]], a, b))
+
+
+def _cmpf(view: View, op: Operation, a: Value, b: Value) -> Value:
+    return _compared(view, PREDICATES["cmpf"][integer(op.properties["predicate"])], a, b)
+
+
+def _cmpi(view: View, op: Operation, a: Value, b: Value) -> Value:
+    name = PREDICATES["cmpi"][integer(op.properties["predicate"])]
+    if name[0] == "u":
+        a, b = _unsigned(view, a), _unsigned(view, b)
+    return view.row(_ORDERED[name if name in ("eq", "ne") else name[1:]], a, b)
+
+
+def _select(view: View, op: Operation, test: Value, a: Value, b: Value) -> Value:
+    return view.row("where", test, a, b)
+
+
+def _fma(view: View, op: Operation, a: Value, b: Value, c: Value) -> Value:
+    return view.row("add", view.row("multiply", a, b), c)
+
+
+def _rsqrt(view: View, op: Operation, a: Value) -> Value:
+    return view.row("divide", _like(a, 1), view.row("sqrt", a))
+
+
+def _reciprocal(view: View, op: Operation, a: Value) -> Value:
+    return view.row("divide", _like(a, 1), a)
+
+
+def _round(view: View, op: Operation, a: Value) -> Value:
+    """Halves away from zero."""
+    return view.row("trunc", view.row("add", a, view.row("copysign", _like(a, 0.5), a)))
+
+
+def _ipow(view: View, op: Operation, a: Value, b: Value) -> Value:
+    return view.row("pow", a, view.cast(b, a.dtype))
+
+
+def _mul(view: View, op: Operation, a: Value, b: Value, *shift: Value) -> Value:
+    return view.row("multiply", a, b)
+
+
+def _negate(view: View, op: Operation, a: Value, *zero_points: Value) -> Value:
+    return view.row("negative", a)
+
+
+def _named(dialect: str, names: str, rule: Callable[[str], Rule] = _row) -> dict[str, Rule]:
+    """`absf=abs` is the operation absf by the row abs; `exp` alone has the row's name."""
+    pairs = [entry.split("=") for entry in names.split()]
+    return {f"{dialect}.{pair[0]}": rule(pair[-1]) for pair in pairs}
+
+
+RULES: dict[str, Rule] = {
+    **_named("arith", """addf=add subf=subtract mulf=multiply divf=divide negf=negative maximumf=maximum minimumf=minimum
+        maxnumf=fmax minnumf=fmin maxsi=maximum minsi=minimum floordivsi=floor_divide shli=bitwise_left_shift
+        shrsi=bitwise_right_shift andi=bitwise_and ori=bitwise_or xori=bitwise_xor"""),
+    **_named("arith", """divui=floor_divide remui=remainder maxui=maximum minui=minimum shrui=bitwise_right_shift""",
+             _as_unsigned),
+    "arith.addi": _of_bits("add", "bitwise_xor"),
+    "arith.subi": _of_bits("subtract", "bitwise_xor"),
+    "arith.muli": _of_bits("multiply", "bitwise_and"),
+    "arith.divsi": _divsi, "arith.remsi": _remsi, "arith.ceildivsi": _ceildiv, "arith.ceildivui": _ceildiv,
+    "arith.cmpf": _cmpf, "arith.cmpi": _cmpi, "arith.select": _select,
+    **dict.fromkeys([f"arith.{n}" for n in "extf truncf sitofp fptosi extsi trunci index_cast fptoui".split()], _cast),
+    **dict.fromkeys(["arith.extui", "arith.uitofp"], _cast_unsigned),
+    **_named("math", """absf=abs absi=abs acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh exp exp2 expm1
+        floor log log10 log1p log2 powf=pow roundeven=rint sin sinh sqrt tan tanh trunc"""),
+    "math.fma": _fma, "math.rsqrt": _rsqrt, "math.round": _round, "math.fpowi": _ipow, "math.ipowi": _ipow,
+    **_named("tosa", """add sub=subtract maximum minimum pow exp log tanh sigmoid abs floor ceil sin cos greater greater_equal
+        equal select=where logical_and logical_or logical_not identity=positive"""),
+    "tosa.mul": _mul, "tosa.negate": _negate, "tosa.rsqrt": _rsqrt, "tosa.reciprocal": _reciprocal, "tosa.cast": _cast,
+    **_named("linalg", """add sub=subtract mul=multiply div=divide max=maximum min=minimum powf=pow abs ceil exp floor log
+        negf=negative sqrt square tanh copy=positive"""),
+    "linalg.round": _round, "linalg.rsqrt": _rsqrt, "linalg.reciprocal": _reciprocal,
+    "linalg.div_unsigned": _as_unsigned("floor_divide"),
+}  # fmt: skip
+
+REDUCING = {  # how a body combines two elements, and the row that does so over a dim
+    "arith.addf": "sum", "arith.addi": "sum", "arith.mulf": "prod", "arith.muli": "prod",
+    "arith.maximumf": "max", "arith.maxnumf": "max", "arith.maxsi": "max",
+    "arith.minimumf": "min", "arith.minnumf": "min", "arith.minsi": "min",
+    "arith.andi": "all", "arith.ori": "any",
+}  # fmt: skip

@@ -1,0 +1,503 @@
+"""From operations to a traced program: each operation of a function becomes operations of this library on values.
+
+A function is walked once, while it is traced. The walk is a generator: at a collective it stops and asks for its result, so
+that two branches of a condition that differs between devices can be walked in step. Devices on either branch then take part in
+the same collective; where the branches come to different ones the program is refused, as real devices would wait for ever.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.dialects import builtin as b
+from xdsl.ir import Block, Operation, SSAValue
+
+from shardwright import collectives as c
+from shardwright.errors import MLIRError, ShardwrightError
+from shardwright.lines import located
+from shardwright.mesh import Mesh
+from shardwright.mlir.arithmetic import RULES
+from shardwright.mlir.communication import (
+    COLLECTIVES,
+    DEVICES,
+    QueryKey,
+    Request,
+    collective_of,
+    device_coords,
+    halo_update,
+    is_alone,
+    neighbours,
+    shard_sizes,
+    sharding_from_attribute,
+    sharding_from_operation,
+)
+from shardwright.mlir.dialects import DYNAMIC
+from shardwright.mlir.fields import axes, field, integers, mixed, short_name
+from shardwright.mlir.parsing import Source
+from shardwright.mlir.shaping import Shaping, constant
+from shardwright.mlir.structured import Structured
+from shardwright.mlir.text import with_default_offsets
+from shardwright.mlir.types import dtype_of, element_of, sizes_of, tensor_name
+from shardwright.mlir.values import GlobalView, LocalView, Value, View, is_known, splat
+from shardwright.program import cond, scan, while_loop
+from shardwright.sharding import Sharding
+
+MOST_ROUNDS = 10_000  # operations that unrolled loops may come to
+MOST_CALLS = 32  # functions that call one another
+Walk = Generator[Request, Value, list[Value]]
+
+
+class Reader:
+    """Walks one function of a module."""
+
+    def __init__(self, source: Source, module: b.ModuleOp, mesh: Mesh, local: bool) -> None:
+        self.source, self.mesh = source, mesh
+        self.functions: dict[str, Any] = {
+            op.properties["sym_name"].data: op  # type: ignore[attr-defined]
+            for op in module.walk()
+            if op.name == "func.func"
+        }
+        self.view: View = LocalView(mesh) if local else GlobalView(mesh)
+        self.shaping = Shaping(self.view)
+        self.structured = _Structured(self)
+        self.values: dict[SSAValue, Any] = {}  # a Value, or a Sharding
+        self._walked = self._depth = 0
+
+    def call(self, function: Operation, arguments: Sequence[Value]) -> list[Value]:
+        """The results of a function."""
+        return self._driven(self._function(function, arguments))
+
+    def _driven(self, walk: Walk) -> list[Value]:
+        """A walk to its end, its collectives run as they come."""
+        try:
+            request = next(walk)
+            while True:
+                request = walk.send(self._performed(request))
+        except StopIteration as stop:
+            made: list[Value] = stop.value
+            return made
+
+    def _performed(self, request: Request) -> Value:
+        with located(self.source.line_of(request.op)), self._blamed(request.op):
+            return self.view.lifted(request.value).apply_collective(request.collective)
+
+    def _blamed(self, op: Operation) -> "_Blamed":
+        return _Blamed(self.source, op)
+
+    def _function(self, function: Operation, arguments: Sequence[Value]) -> Walk:
+        if not function.regions[0].blocks:
+            raise self.source.error("The function has no body, so it can't run. Define it in this file.", function)
+        if len(function.regions[0].blocks) > 1:
+            raise self.source.error(
+                "The function has several blocks. Only structured control flow, scf.if and scf.for, is supported.",
+                function,
+            )
+        made = yield from self._block(function.regions[0].block, arguments)
+        return made
+
+    def _block(self, block: Block, arguments: Sequence[Value]) -> Walk:
+        for argument, value in zip(block.args, arguments, strict=True):
+            self.values[argument] = value
+        for op in block.ops:
+            if op.name in ("func.return", "scf.yield"):
+                return [self.values[x] for x in op.operands]
+            made = yield from self._operation(op)
+            self._check_count(op, len(made), len(op.results), "gives {} values, but the text declares {}")
+            for result, value in zip(op.results, made, strict=True):
+                self._check_type(op, result, value)
+                self.values[result] = value
+        return []
+
+    def _check_count(self, op: Operation, count: int, expected: int, text: str) -> None:
+        if count != expected:
+            raise self.source.error(f"'{op.name}' {text.format(count, expected)}. Correct one of them.", op)
+
+    def _check_type(self, op: Operation, result: SSAValue, value: Any) -> None:
+        """What was computed is what the text declares."""
+        dtype = dtype_of(element_of(result.type))
+        if dtype is None or isinstance(value, Sharding):
+            return
+        declared = sizes_of(result.type)
+        fits = len(declared) == len(value.shape) and all(
+            n in (DYNAMIC, m) for n, m in zip(declared, value.shape, strict=True)
+        )
+        if not fits or value.dtype != dtype:
+            raise self.source.error(
+                f"'{op.name}' gives {tensor_name(tuple(value.shape), value.dtype)}, but the text declares {result.type}. "
+                f"Correct the type.",
+                op,
+            )
+
+    # -- one operation ------------------------------------------------------------------------------------------------
+
+    def _operation(self, op: Operation) -> Walk:
+        self._walked += 1
+        if self._walked > MOST_ROUNDS * 10:
+            raise self.source.error(f"Loops come to more than {MOST_ROUNDS * 10:,} operations. Use fewer rounds.", op)
+        name = short_name(op)
+        if name in COLLECTIVES:
+            with located(self.source.line_of(op)), self._blamed(op):
+                request = self._request(op, name)
+            if not isinstance(request, Request):
+                return [request]
+            made = yield request
+            return [made]
+        if op.name == "scf.if":
+            return (yield from self._if(op))
+        if op.name == "scf.for":
+            return (yield from self._for(op))
+        if op.name == "func.call":
+            return (yield from self._call(op))
+        with located(self.source.line_of(op)), self._blamed(op):
+            if name:
+                return self._query(op, name)
+            return self._computed(op)
+
+    def _computed(self, op: Operation) -> list[Value]:
+        values = [self.values[x] for x in op.operands]
+        if op.name == "arith.constant":
+            return [constant(op)]
+        if op.name.startswith("linalg."):
+            return self.structured.run(op, values)
+        if op.name in RULES:
+            return [RULES[op.name](self.view, op, *values)]
+        made = self.shaping.run(op, values)
+        if made is None:
+            raise self.source.error(f"'{op.name}' is not supported. docs/mlir.md lists the operations that are.", op)
+        return made
+
+    def _request(self, op: Operation, name: str) -> "Request | Value":
+        """The collective that an operation asks for; its value at once where every group is one device."""
+        assert isinstance(self.view, LocalView)
+        value, *others = (self.values[x] for x in op.operands)
+        if name == "update_halo":
+            return Request(op, halo_update(op, self.mesh, self._numbers(field(op, "static_halo_sizes"), others)), value)
+        device = device_coords(op, DEVICES[name], others, self.view) if name in DEVICES else None
+        collective = collective_of(op, self.mesh, device, value.dtype)
+        if is_alone(op):
+            dtype = dtype_of(element_of(op.results[0].type))
+            return value if dtype is None else self.view.cast(value, dtype)
+        return Request(op, collective, value)
+
+    def _numbers(self, static: Any, dynamic: Sequence[Value]) -> list[int]:
+        """Integers of which some are values, which must be known."""
+        numbers = []
+        for entry in mixed(static, dynamic):
+            if not isinstance(entry, int) and not is_known(entry):
+                raise ShardwrightError("A size or offset depends on data or on the device. Use constants.")
+            numbers.append(int(entry))
+        return numbers
+
+    # -- the mesh and shardings ---------------------------------------------------------------------------------------
+
+    def _query(self, op: Operation, name: str) -> list[Any]:
+        if name == "mesh_shape":
+            numbers = axes(op, "axes") or range(len(self.mesh.shape))
+            return [np.asarray(self.mesh.shape[axis], np.int64) for axis in numbers]
+        if name == "sharding":
+            counts = integers(field(op, "operandSegmentSizes")) or (0, 0)
+            values = [self.values[x] for x in op.operands]
+            offsets = self._numbers(field(op, "static_sharded_dims_offsets"), values[: counts[0]])
+            halos = self._numbers(field(op, "static_halo_sizes"), values[counts[0] :])
+            return [sharding_from_operation(op, self.mesh, offsets, halos)]
+        if name == "shard":
+            return [self._annotated(op)]
+        if name == "get_sharding":
+            return [self._sharding_of(op)]
+        return self._asked(op, name)
+
+    def sharding_in(self, op: Operation) -> Sharding:
+        """The sharding that a shard operation annotates with."""
+        attribute = op.properties.get("shard")
+        if attribute is not None:
+            return sharding_from_attribute(attribute, self.mesh)
+        found: Sharding = self.values[op.operands[1]]
+        return found
+
+    def _annotated(self, op: Operation) -> Value:
+        value = self.view.lifted(self.values[op.operands[0]])
+        sharding = with_default_offsets(self.sharding_in(op), value.shape)
+        return self.view.trace.constrained(value, sharding, op.name)
+
+    def _sharding_of(self, op: Operation) -> Sharding:
+        owner = op.operands[0].owner
+        if not isinstance(owner, Operation) or short_name(owner) != "shard":
+            raise ShardwrightError("The tensor is not annotated, so its sharding is not known here. Annotate it first.")
+        return self.sharding_in(owner)
+
+    def _asked(self, op: Operation, name: str) -> list[Value]:
+        """Coordinates of devices, and what follows from them."""
+        view, mesh = self.view, self.mesh
+        if name == "shard_shape":
+            return self._shard_shape(op)
+        assert isinstance(view, LocalView)
+        places = [np.unravel_index(place, mesh.shape) for place in range(mesh.size)]
+        if name == "process_linear_index":
+            return [view.named([np.asarray(place) for place in range(mesh.size)], name, QueryKey(name, ()))]
+        if name == "process_multi_index":
+            numbers = axes(op, "axes") or range(len(mesh.shape))
+            return [
+                view.named([np.asarray(at[axis], np.int64) for at in places], name, QueryKey(name, (axis,)))
+                for axis in numbers
+            ]
+        assert name == "neighbors_linear_indices", name
+        over = axes(op, "split_axes")
+        coords = [self.values[x] for x in op.operands]
+        return self._functions(name, (over,), coords, lambda at: neighbours(mesh, at, over), 2)
+
+    def _shard_shape(self, op: Operation) -> list[Value]:
+        counts = integers(field(op, "operandSegmentSizes"))
+        values = [self.values[x] for x in op.operands]
+        sharding: Sharding = values[counts[0]]
+        sizes = self._numbers(field(op, "dims"), values[: counts[0]])
+        device = mixed(field(op, "device"), values[counts[0] + 1 :])
+        coords = [np.asarray(x, np.int64) if isinstance(x, int) else x for x in device]
+        arguments = (tuple(sizes), sharding)
+        return self._functions(
+            "shard_shape", arguments, coords, lambda at: shard_sizes(sharding, sizes, at), len(sizes)
+        )
+
+    def _functions(self, name: str, arguments: Any, coords: list[Value], function: Any, count: int) -> list[Value]:
+        """Integers that follow from the coordinates of a device, known or of every device its own."""
+        if all(map(is_known, coords)):
+            return [np.asarray(n, np.int64) for n in function([int(x) for x in coords])]
+        view = self.view
+        assert isinstance(view, LocalView)
+        lifted = [view.lifted(x) for x in coords]
+        made = []
+        for at in range(count):
+
+            def one(*tensors: Any, at: int = at) -> Any:
+                return np.asarray(function([int(x) for x in tensors])[at], np.int64)
+
+            made.append(view.each(name, QueryKey(name, arguments, at), one, lifted))
+        return made
+
+    # -- control flow -------------------------------------------------------------------------------------------------
+
+    def _call(self, op: Operation) -> Walk:
+        name = op.properties["callee"].root_reference.data  # type: ignore[attr-defined]
+        if name not in self.functions:
+            raise self.source.error(f"There is no function @{name} in this file. Define it.", op)
+        self._depth += 1
+        if self._depth > MOST_CALLS:
+            raise self.source.error(
+                f"Functions call one another more than {MOST_CALLS} deep: @{name} may call itself.", op
+            )
+        count = len(self.functions[name].regions[0].block.args) if self.functions[name].regions[0].blocks else 0
+        self._check_count(op, len(op.operands), count, "passes {} arguments, but the function takes {}")
+        saved = dict(self.values)
+        made = yield from self._function(self.functions[name], [self.values[x] for x in op.operands])
+        self.values, self._depth = saved, self._depth - 1
+        return made
+
+    def _if(self, op: Operation) -> Walk:
+        test = self.values[op.operands[0]]
+        blocks = [region.blocks[0] if region.blocks else None for region in op.regions]
+        if is_known(test):
+            taken = blocks[0] if bool(test) else blocks[1]
+            return [] if taken is None else (yield from self._block(taken, ()))
+        if isinstance(self.view, GlobalView):
+            with located(self.source.line_of(op)), self._blamed(op):
+                branches = [
+                    lambda block=block: tuple(self._driven(self._block(block, ()))) for block in blocks if block
+                ]
+                made = cond(test, branches[0], branches[1] if len(branches) > 1 else tuple)
+            return list(made)
+        for block in blocks:
+            count = len(block.last_op.operands) if block is not None and block.last_op is not None else 0
+            self._check_count(
+                op, count, len(op.results), "has a branch that yields {} values, but the text declares {}"
+            )
+        one, two = (self._branch(block) for block in blocks)
+        results = yield from _Apart(self, op, test).walk(one, two)
+        return results
+
+    def _branch(self, block: Block | None) -> Walk:
+        if block is None:
+            return []
+        return (yield from self._block(block, ()))
+
+    def chosen(self, op: Operation, test: Value, one: Value, two: Value) -> Value:
+        """On every device the value of its own branch."""
+        if one is two:
+            return one
+        with located(self.source.line_of(op)), self._blamed(op):
+            return self.view.row("where", self.view.broadcast_like(test, one), one, two)
+
+    def _for(self, op: Operation) -> Walk:
+        lower, upper, step, *carried = (self.values[x] for x in op.operands)
+        block = op.regions[0].block
+        known = all(map(is_known, (lower, upper, step)))
+        if known and int(step) <= 0:
+            raise self.source.error(f"The step of the loop is {int(step)}; it must be positive.", op)
+        if isinstance(self.view, GlobalView):
+            with located(self.source.line_of(op)), self._blamed(op):
+                return self._looped(op, block, (lower, upper, step), carried, known)
+        if not known:
+            raise self.source.error(
+                "The bounds of the loop differ between devices or depend on data. Use constants.", op
+            )
+        rounds = range(int(lower), int(upper), int(step))
+        if len(rounds) > MOST_ROUNDS:
+            raise self.source.error(
+                f"The loop has {len(rounds):,} rounds; in the local view at most {MOST_ROUNDS:,} are unrolled.", op
+            )
+        for at in rounds:
+            carried = yield from self._block(block, [splat(at, (), lower.dtype), *carried])
+        return carried
+
+    def _looped(self, op: Operation, block: Block, bounds: Any, carried: list[Value], known: bool) -> list[Value]:
+        """A loop of the global view, as a loop of the program."""
+        lower, upper, step = bounds
+
+        def body(at: Value, values: Sequence[Value]) -> tuple[Value, ...]:
+            return tuple(map(self.view.lifted, self._driven(self._block(block, [at, *values]))))
+
+        start = tuple(map(self.view.lifted, carried))
+        if known:
+            rounds = len(range(int(lower), int(upper), int(step)))
+            if not block.args[0].uses:  # nothing reads the counter, so it is not carried
+                made, _ = scan(lambda state, _: (body(lower, state), None), start, length=rounds)
+                return list(made)
+
+            def each(state: Any, _: Any) -> Any:
+                return (self.view.row("add", state[0], step), body(state[0], state[1])), None
+
+            ((_, made), _) = scan(each, (self.view.lifted(lower), start), length=rounds)
+            return list(made)
+
+        def again(state: Any) -> Any:
+            return self.view.row("less", state[0], upper)
+
+        def once(state: Any) -> Any:
+            return self.view.row("add", state[0], step), body(state[0], state[1])
+
+        _, made = while_loop(again, once, (self.view.lifted(lower), start))
+        return list(made)
+
+
+_INVALID = (ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError)
+
+
+class _Blamed:
+    """Inside, errors of the library, and those of NumPy on invalid attributes, become errors at an operation."""
+
+    def __init__(self, source: Source, op: Operation) -> None:
+        self.source, self.op = source, op
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Any, _: Any) -> None:
+        if isinstance(error, MLIRError):
+            return
+        if isinstance(error, ShardwrightError):
+            raise self.source.error(str(error), self.op) from error
+        if isinstance(error, _INVALID):
+            raise self.source.error(
+                f"'{self.op.name}' has invalid operands or attributes: {error}.", self.op
+            ) from error
+
+
+class _Structured(Structured):
+    """linalg, with access to the values around a body."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader.view, reader.source.error)
+        self.reader = reader
+
+    def outside(self, value: Any) -> Value:
+        return self.reader.values[value]
+
+    def constant(self, op: Operation) -> Value:
+        return constant(op)
+
+
+class _Apart:
+    """Two branches that devices take by a condition of their own, walked in step."""
+
+    def __init__(self, reader: Reader, op: Operation, test: Value) -> None:
+        self.reader, self.op, self.test = reader, op, test
+        self.alike = not test.varies  # all devices take the same branch, and only the data says which
+        self.paths: tuple[list[Operation], list[Operation]] = ([], [])
+
+    def walk(self, one: Walk, two: Walk) -> Walk:
+        """Both branches to their ends; what each device gets is what its own branch gives."""
+        left, right = self._next(one, None), self._next(two, None)
+        while isinstance(left, Request) or isinstance(right, Request):
+            for path, request in zip(self.paths, (left, right), strict=True):
+                if isinstance(request, Request):
+                    path.append(request.op)
+            if self.alike:  # what the branch not taken computes is dropped
+                left = self._next(one, (yield left)) if isinstance(left, Request) else left
+                right = self._next(two, (yield right)) if isinstance(right, Request) else right
+                continue
+            if not isinstance(left, Request) or not isinstance(right, Request):
+                raise self._refused()
+            answers = yield from self._together(left, right)
+            left, right = self._next(one, answers[0]), self._next(two, answers[1])
+        return [self.reader.chosen(self.op, self.test, a, b) for a, b in zip(left, right, strict=True)]
+
+    def _next(self, walk: Walk, answer: Value | None) -> "Request | list[Value]":
+        try:
+            return next(walk) if answer is None else walk.send(answer)
+        except StopIteration as stop:
+            made: list[Value] = stop.value
+            return made
+
+    def _together(self, left: Request, right: Request) -> "Generator[Request, Value, tuple[Value, Value]]":
+        """The results of what two branches ask for at the same time."""
+        kinds = type(left.collective), type(right.collective)
+        if left.signature == right.signature and not set(kinds) & {c.Send, c.Recv}:
+            value = self.reader.chosen(self.op, self.test, left.value, right.value)
+            made = yield Request(left.op, left.collective, value)
+            return made, made
+        if set(kinds) == {c.Send, c.Recv} and left.collective.axes == right.collective.axes:
+            sends_first = kinds == (c.Send, c.Recv)
+            send, recv = (left, right) if sends_first else (right, left)
+            self._check_transfer(send.collective, recv.collective, sends_first)
+            yield send
+            made = yield recv
+            return (send.value, made) if sends_first else (made, send.value)
+        raise self._refused()
+
+    def _check_transfer(self, send: c.Send, recv: c.Recv, sent_if: bool) -> None:
+        """In every group the source takes the branch that sends, and the destination the one that receives."""
+        view, mesh, source = self.reader.view, self.reader.mesh, self.reader.source
+        assert isinstance(view, LocalView)
+        known = view.per_device(self.test)
+        if known is None:
+            raise source.error(
+                "A send and its recv in two branches need a condition that does not depend on data.", self.op
+            )
+        sizes = [mesh.sizes[axis] for axis in send.axes]
+        others = [at for at in np.ndindex(*sizes) if at != send.destination]
+        sender = recv.source if recv.source is not None else others[0] if len(others) == 1 else None
+        if sender is None:
+            raise source.error(
+                f"The recv names no source, and {len(others)} devices of a group could send. Name one.", self.op
+            )
+        for group in mesh.groups(send.axes):
+            for coords, branch in ((sender, sent_if), (send.destination, not sent_if)):
+                place = mesh.position(group[int(np.ravel_multi_index(coords, sizes))])
+                if bool(known[place]) != branch:
+                    raise source.error(
+                        f"Device {place} is the {'source' if branch == sent_if else 'destination'} of a transfer, but it takes "
+                        f"the branch with the {'recv' if branch == sent_if else 'send'}, so the transfer would never happen. "
+                        f"Correct the condition or the device.",
+                        self.op,
+                    )
+
+    def _refused(self) -> MLIRError:
+        source = self.reader.source
+        shown = [
+            " → ".join(f"{short_name(op)} {list(axes(op))} (line {source.line_number(op)})" for op in path) or "none"
+            for path in self.paths
+        ]
+        return source.error(
+            f"Devices take different branches here, and the branches come to different collectives, so devices would wait "
+            f"for one another for ever. Then: {shown[0]}. Else: {shown[1]}. Move the collectives out of the branches, or "
+            f"make both branches do the same ones in the same order.",
+            self.op,
+        )

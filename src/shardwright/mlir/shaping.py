@@ -1,0 +1,174 @@
+"""Operations of the tensor dialect, and those of tosa that change shapes, on values."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.dialects import builtin as b
+from xdsl.ir import Operation
+
+from shardwright.errors import ShardwrightError
+from shardwright.mlir.dialects import DYNAMIC
+from shardwright.mlir.fields import integer, integers
+from shardwright.mlir.types import dtype_of, element_of, sizes_of
+from shardwright.mlir.values import MOST_FOLDED, Value, View, first_of, is_known, is_splat, splat
+from shardwright.ops import RowMap
+
+
+def constant(op: Operation) -> Value:
+    """The value of arith.constant, tosa.const or tosa.const_shape."""
+    given = {**op.attributes, **op.properties}
+    attribute: Any = next(given[key] for key in ("value", "values") if key in given)
+    kind = op.results[0].type
+    if not isinstance(attribute, b.DenseIntOrFPElementsAttr):
+        dtype = dtype_of(kind)
+        assert dtype is not None, "types are checked before operations run"
+        return np.asarray(attribute.value.data, dtype)
+    held: Any = attribute.type
+    dtype = dtype_of(element_of(held))
+    if dtype is None:
+        raise ShardwrightError(f"A constant of {element_of(held)} can't be held. Use f16, f32, f64, i8 to i64 or i1.")
+    values = np.frombuffer(attribute.data.data, dtype)
+    if len(values) and attribute.data.data == values[:1].tobytes() * len(values):
+        return splat(values[0], held.get_shape(), dtype)
+    return values.reshape(held.get_shape())
+
+
+def sliced(view: View, value: Value, starts: Sequence[Any], sizes: Sequence[int], steps: Sequence[int]) -> Value:
+    """A box of a tensor; starts are Python integers or values that the program computes."""
+    if is_splat(value):
+        return splat(first_of(value), sizes, value.dtype)
+    for dim, (start, size, step) in enumerate(zip(starts, sizes, steps, strict=True)):
+        if isinstance(start, int):
+            last = start + (size - 1) * step
+            if size and not (0 <= start < value.shape[dim] and 0 <= last < value.shape[dim]):
+                raise ShardwrightError(
+                    f"Rows {start} to {last} of dim {dim} are read, which has {value.shape[dim]}. Stay inside the tensor."
+                )
+            if (start, size, step) != (0, value.shape[dim], 1):
+                maps = tuple(RowMap(size, start, step) if d == dim else None for d in range(value.ndim))
+                value = view.row("rows", value, name="slice", maps=maps)
+        else:
+            rows = view.row("add", np.arange(size) * step, view.reshaped(start, (1,)))
+            value = view.row("take", value, rows, axis=dim)
+    return value
+
+
+class Shaping:
+    """Runs the operations of tensor on values."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    def run(self, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+        """The results of an operation; None if it is not supported."""
+        rule = getattr(self, f"_{op.name.replace('.', '_')}", None)
+        return None if rule is None else [rule(op, *values)]
+
+    def _sizes(self, op: Operation, dynamic: Sequence[Value]) -> tuple[int, ...]:
+        """The sizes of a result, `?` from operands."""
+        given = iter(dynamic)
+        return tuple(_number(next(given), "size") if n == DYNAMIC else n for n in sizes_of(op.results[0].type))
+
+    def _tensor_empty(self, op: Operation, *dynamic: Value) -> Value:
+        dtype = dtype_of(element_of(op.results[0].type))
+        assert dtype is not None, "types are checked before operations run"
+        return splat(0, self._sizes(op, dynamic), dtype)  # what is undefined is zeros
+
+    def _tensor_splat(self, op: Operation, element: Value, *dynamic: Value) -> Value:
+        return self.view.broadcast(element, self._sizes(op, dynamic))
+
+    def _tensor_cast(self, op: Operation, value: Value) -> Value:
+        return value
+
+    def _tensor_dim(self, op: Operation, value: Value, dim: Value) -> Value:
+        number = _number(dim, "dim")
+        if not 0 <= number < value.ndim:
+            raise ShardwrightError(f"Dim {number} is out of range: the tensor has {value.ndim} dims.")
+        return np.asarray(value.shape[number], np.int64)
+
+    def _tensor_extract(self, op: Operation, value: Value, *indices: Value) -> Value:
+        starts = [int(x) if is_known(x) else x for x in indices]
+        ones = (1,) * len(indices)
+        return self.view.reshaped(sliced(self.view, value, starts, ones, ones), ())
+
+    def _tensor_from_elements(self, op: Operation, *elements: Value) -> Value:
+        shape = sizes_of(op.results[0].type)
+        if len(elements) == 1:
+            return self.view.reshaped(elements[0], shape)
+        if all(map(is_known, elements)) and len(elements) <= MOST_FOLDED:
+            return np.array(elements).reshape(shape)
+        parts = [self.view.reshaped(x, (1,)) for x in elements]
+        return self.view.reshaped(self.view.row("concat", *map(self.view.lifted, parts), axis=0), shape)
+
+    def _reshaped(self, op: Operation, value: Value, *dynamic: Value) -> Value:
+        """The shape of the result type; one `?` is what is left."""
+        shape = list(sizes_of(op.results[0].type))
+        known = math.prod(n for n in shape if n != DYNAMIC)
+        if shape.count(DYNAMIC) > 1:
+            raise ShardwrightError("Two sizes of the result are `?`: give the tensor static sizes.")
+        total = math.prod(value.shape)
+        shape = [total // max(known, 1) if n == DYNAMIC else n for n in shape]
+        if math.prod(shape) != total:
+            raise ShardwrightError(f"{total} elements of shape {tuple(value.shape)} don't fit {tuple(shape)}.")
+        return self.view.reshaped(value, shape)
+
+    _tensor_collapse_shape = _tensor_expand_shape = _tensor_reshape = _tosa_reshape = _reshaped
+
+    def _tensor_extract_slice(self, op: Operation, value: Value, *dynamic: Value) -> Value:
+        given = iter(dynamic)
+        offsets, sizes, strides = (
+            [next(given) if n == DYNAMIC else n for n in integers(op.properties[f"static_{what}"])]
+            for what in ("offsets", "sizes", "strides")
+        )
+        starts = [x if isinstance(x, int) else int(x) if is_known(x) else x for x in offsets]
+        counts = [x if isinstance(x, int) else _number(x, "size") for x in sizes]
+        steps = [x if isinstance(x, int) else _number(x, "stride") for x in strides]
+        made = sliced(self.view, value, starts, counts, steps)
+        shape = list(sizes_of(op.results[0].type))
+        return made if DYNAMIC in shape else self.view.reshaped(made, shape)  # dims of size 1 may be dropped
+
+    def _tensor_concat(self, op: Operation, *values: Value) -> Value:
+        dim = integer(op.properties["dim"])
+        return values[0] if len(values) == 1 else self.view.row("concat", *map(self.view.lifted, values), axis=dim)
+
+    def _tosa_concat(self, op: Operation, *values: Value) -> Value:
+        axis = integer({**op.attributes, **op.properties}["axis"])
+        return values[0] if len(values) == 1 else self.view.row("concat", *map(self.view.lifted, values), axis=axis)
+
+    def _tosa_const(self, op: Operation) -> Value:
+        return constant(op)
+
+    _tosa_const_shape = _tosa_const
+
+    def _tosa_transpose(self, op: Operation, value: Value, *order: Value) -> Value:
+        given = {**op.attributes, **op.properties}.get("perms")
+        dims = [int(n) for n in order[0]] if given is None and order and is_known(order[0]) else list(integers(given))
+        if sorted(dims) != list(range(value.ndim)):
+            raise ShardwrightError(f"perms is {dims}; give a permutation of the {value.ndim} dims.")
+        return self.view.row("permute_dims", value, axes=tuple(dims))
+
+    def _tosa_matmul(self, op: Operation, a: Value, b: Value, *zero_points: Value) -> Value:
+        dtype = dtype_of(element_of(op.results[0].type))
+        assert dtype is not None, "types are checked before operations run"
+        x, y = self.view.cast(a, dtype), self.view.cast(b, dtype)
+        return self.view.row("einsum", x, y, name="einsum", text="b m k, b k n -> b m n")
+
+    def _tosa_reduced(self, op: Operation, value: Value) -> Value:
+        row = {"product": "prod"}.get(name := op.name.removeprefix("tosa.reduce_"), name)
+        axis = integer({**op.attributes, **op.properties}["axis"])
+        options = {"dtype": value.dtype} if row in ("sum", "prod") else {}
+        return self.view.row(row, value, axis=(axis,), keepdims=True, **options)
+
+    _tosa_reduce_sum = _tosa_reduce_max = _tosa_reduce_min = _tosa_reduce_product = _tosa_reduced
+    _tosa_reduce_prod = _tosa_reduce_all = _tosa_reduce_any = _tosa_reduced
+
+
+def _number(value: Value, what: str) -> int:
+    """A value that must be known when the function is traced."""
+    if not is_known(value):
+        raise ShardwrightError(
+            f"The {what} depends on data or on the device. It must be known when the program is traced."
+        )
+    return int(value)

@@ -1,0 +1,271 @@
+"""Text of a function that is being written: lines, names of values, constants, and the words of a dialect."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwright.errors import MLIRError
+from shardwright.mesh import Mesh
+from shardwright.mlir.dialects import MESH, SHARD, word
+from shardwright.mlir.types import tensor_name, type_name
+from shardwright.sharding import P, Sharding, layout_of  # noqa: F401  # P in a doctest
+
+Shape = tuple[int, ...]
+DType = "np.dtype[Any]"
+MOST_ELEMENTS = 65_536  # of a constant that is written element by element
+
+
+class Typed:
+    """A value that was written: its name, shape and dtype."""
+
+    __slots__ = ("dtype", "name", "shape")
+
+    def __init__(self, name: str, shape: Sequence[int], dtype: Any) -> None:
+        self.name, self.shape, self.dtype = name, tuple(shape), np.dtype(dtype)
+
+    @property
+    def type(self) -> str:
+        """Its type, as MLIR writes it."""
+        return tensor_name(self.shape, self.dtype)
+
+
+class Reshaped(Typed):
+    """A value in another shape, which is written when its name is first asked for: what reads it may want its base."""
+
+    __slots__ = ("_write", "_written", "base")
+
+    def __init__(self, base: Typed, shape: Sequence[int], write: Callable[[Typed, Sequence[int]], Typed]) -> None:
+        super().__init__("", shape, base.dtype)
+        self.base, self._write = base, write
+        self._written: Typed | None = None
+
+    def __getattribute__(self, key: str) -> Any:
+        if key == "name":
+            if self._written is None:
+                self._written = self._write(self.base, self.shape)
+            return self._written.name
+        return super().__getattribute__(key)
+
+
+class Text:
+    """The lines of one function."""
+
+    def __init__(self, mesh: Mesh, dialect: str) -> None:
+        if dialect not in (MESH, SHARD):
+            raise MLIRError(f"There is no dialect {dialect!r}. Use 'shard' (LLVM 22) or 'mesh' (LLVM 19).")
+        self.mesh, self.dialect = mesh, dialect
+        self.lines: list[str] = []
+        self.indent = 2
+        self._names = 0
+        self._written: list[dict[str, str]] = [{}]  # for each region around the line the names of what is written
+        self.symbol = f"@{word('mesh', dialect)}0"
+
+    # -- lines and names ----------------------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        """A line of the body."""
+        self.lines.append(" " * self.indent + text)
+
+    def name(self) -> str:
+        """A new name."""
+        self._names += 1
+        return f"%{self._names - 1}"
+
+    def enter(self) -> None:
+        """The following lines are inside a region; constants made there are not seen outside."""
+        self.indent += 2
+        self._written.append(dict(self._written[-1]))
+
+    def leave(self) -> None:
+        """The region ends."""
+        self.indent -= 2
+        self._written.pop()
+
+    def op(self, text: str, shape: Sequence[int], dtype: Any, types: str = "") -> Typed:
+        """A line with a new tensor; `types` is what stands after the colon, by default the result's type."""
+        made = Typed("", shape, dtype)
+        return self.pure(f"{text} : {types or made.type}", shape, dtype)
+
+    def pure(self, text: str, shape: Sequence[int], dtype: Any) -> Typed:
+        """A tensor that an operation gives; the same operation on the same values is written once."""
+        return Typed(self._once(text), shape, dtype)
+
+    def scalar(self, text: str, kind: str) -> str:
+        """A scalar that an operation gives; the same operation is written once."""
+        return self._once(f"{text} : {kind}")
+
+    def _once(self, text: str) -> str:
+        if text not in self._written[-1]:
+            name = self.name()
+            first, *rest = text.split("\n")
+            self.line(f"{name} = {first}")
+            for line in rest:
+                self.line(line)
+            self._written[-1][text] = name
+        return self._written[-1][text]
+
+    def forget(self, value: Typed) -> Typed:
+        """The value of an operation that is not pure: the same text is another operation."""
+        self._written[-1] = {text: name for text, name in self._written[-1].items() if name != value.name}
+        return value
+
+    # -- constants ----------------------------------------------------------------------------------------------------
+
+    def constant(self, value: Any, shape: Sequence[int], dtype: Any) -> Typed:
+        """A constant tensor: one element repeated, or a small array."""
+        kind, array = np.dtype(dtype), np.asarray(value, dtype)
+        if array.size > 1 and array.tobytes() == array.ravel()[:1].tobytes() * array.size:
+            array = array.ravel()[0]  # one element repeated
+        if array.size > MOST_ELEMENTS:
+            raise MLIRError(
+                f"A constant of {array.size:,} elements is too large to be written; at most {MOST_ELEMENTS:,} are. Make it "
+                f"an argument of the function."
+            )
+        return self.op(f"arith.constant dense<{_elements(array)}>", shape, kind)
+
+    def number(self, value: Any, dtype: Any) -> str:
+        """A constant scalar."""
+        kind = np.dtype(dtype)
+        return self.scalar(f"arith.constant {_element(np.asarray(value, kind))}", type_name(kind))
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> Typed:
+        """A tensor to be written to."""
+        return self.op("tensor.empty()", shape, dtype)
+
+    def filled(self, value: Any, shape: Sequence[int], dtype: Any) -> Typed:
+        """A tensor that a reduction begins with."""
+        element, out = self.number(value, dtype), self.empty(shape, dtype)
+        kind = type_name(np.dtype(dtype))
+        return self.pure(
+            f"linalg.fill ins({element} : {kind}) outs({out.name} : {out.type}) -> {out.type}", shape, dtype
+        )
+
+    # -- words of the dialect -----------------------------------------------------------------------------------------
+
+    def axis_numbers(self, axes: Sequence[str]) -> list[int]:
+        """The numbers of axes; pieces of an axis have none."""
+        for axis in axes:
+            if axis not in self.mesh.axis_names:
+                raise MLIRError(
+                    f"{axis!r} is a piece of a mesh axis, which the {self.dialect} dialect can't name. Use a mesh whose axes "
+                    f"are the pieces."
+                )
+        return [self.mesh.axis_names.index(axis) for axis in axes]
+
+    def on(self, axes: Sequence[str]) -> str:
+        """`on @mesh0 mesh_axes = [0]`."""
+        return f"on {self.symbol} {word('mesh_axes', self.dialect)} = {self.axis_numbers(axes)}"
+
+    def reduction(self, kind: str) -> str:
+        """` reduction = max`; nothing for a sum, the default."""
+        if kind == "sum":
+            return ""
+        return f" reduction = <{kind}>" if self.dialect == MESH else f" reduction = {kind}"
+
+    def split(self, sharding: Sharding) -> str:
+        """The axes of each dim; trailing dims that are not split are left out."""
+        lists = [self.axis_numbers(axes) for axes in sharding.dims]
+        while len(lists) > 1 and not lists[-1]:
+            lists.pop()
+        return str(lists or [[]])
+
+    def sharding(self, sharding: Sharding, shape: Sequence[int]) -> tuple[str, str]:
+        """A sharding as `shard` names it: an attribute or a value; and the lines' value, "" for an attribute.
+
+        LLVM 19's attribute has partial axes but neither halos nor offsets; these need the operation of LLVM 20.
+        """
+        halos, cuts = _halo_sizes(sharding), self._offsets(sharding, tuple(shape))
+        partial = f"{sharding.reduction}{self.axis_numbers(sharding.partial)}" if sharding.partial else ""
+        if partial and self.dialect == SHARD:
+            raise MLIRError(
+                f"{sharding} is partial, which LLVM 22's shard dialect can't say. Write dialect='mesh', or reduce it first."
+            )
+        if self.dialect == MESH and not halos and not cuts:
+            extra = f", partial = {partial}" if partial else ""
+            return f"<{self.symbol}, {self.split(sharding)}{extra}>", ""
+        more = f" halo_sizes = {halos}" if halos else f" sharded_dims_offsets = {cuts}" if cuts else ""
+        if partial:
+            more = f" partial = {sharding.reduction} {self.axis_numbers(sharding.partial)}{more}"
+        text = f"{self.dialect}.sharding {self.symbol} split_axes = {self.split(sharding)}{more} : !{self.dialect}.sharding"
+        made = self._once(text)
+        return made, made
+
+    def annotated(self, value: Typed, sharding: Sharding, for_users: bool = False) -> Typed:
+        """A value with a sharding."""
+        target, _ = self.sharding(sharding, value.shape)
+        users = " annotate_for_users" if for_users else ""
+        return self.op(f"{self.dialect}.shard {value.name} to {target}{users}", value.shape, value.dtype)
+
+    def _offsets(self, sharding: Sharding, shape: Shape) -> list[int]:
+        """Where shards begin, for every split dim, where it is not where the dialect puts them by default."""
+        held = layout_of(sharding, shape)
+        default, result = True, []
+        for dim, axes in enumerate(held.sharding.dims):
+            if not axes:
+                continue
+            own = [int(n) for n in held.dims[dim].offsets]
+            default = default and own == default_offsets(held.sharding, dim, shape[dim])
+            result += own
+        return [] if default else result
+
+    def header(self) -> str:
+        """The line that defines the mesh."""
+        return (
+            f"{self.dialect}.{word('mesh', self.dialect)} {self.symbol}(shape = {'x'.join(map(str, self.mesh.shape))})"
+        )
+
+
+def default_offsets(sharding: Sharding, dim: int, size: int) -> list[int]:
+    """Where the shards of a dim begin in the dialect: n // k rows each, one more on the trailing ones.
+
+    >>> default_offsets(Sharding(Mesh(x=2), P("x")), 0, 9)
+    [0, 4, 9]
+    """
+    count = math.prod(sharding.mesh.axis_size(axis) for axis in sharding.dims[dim])
+    return [number * (size // count) + max(0, number - (count - size % count)) for number in range(count + 1)]
+
+
+def with_default_offsets(sharding: Sharding, shape: Sequence[int]) -> Sharding:
+    """A sharding of the dialect on a shape: uneven dims are cut as the dialect cuts them."""
+    cuts = {dim: list(given) for dim, given in enumerate(sharding.offsets) if given}
+    for dim, axes in enumerate(sharding.dims):
+        if axes and dim not in cuts and dim < len(shape) and not sharding.halo:
+            found = default_offsets(sharding, dim, shape[dim])
+            if shape[dim] % (len(found) - 1):
+                cuts[dim] = found
+    return sharding.replace(offsets=cuts) if cuts else sharding
+
+
+def _halo_sizes(sharding: Sharding) -> list[int]:
+    if not sharding.halo:
+        return []
+    return [n for dim, axes in enumerate(sharding.dims) if axes for n in sharding.halo_of(dim)]
+
+
+def _element(value: Any) -> str:
+    """One element, as MLIR writes it: floats without loss, or by their bits."""
+    kind, item = value.dtype, value.reshape(()).item()
+    if kind.kind == "b":
+        return "true" if item else "false"
+    if kind.kind in "iu":
+        return str(item)
+    if kind.kind == "c":
+        return f"({_element(np.asarray(value.real))}, {_element(np.asarray(value.imag))})"
+    wide = float(item)
+    if not math.isfinite(wide):
+        bits = value.reshape(()).view(f"u{kind.itemsize}").item()
+        return f"0x{bits:0{kind.itemsize * 2}X}"
+    text = repr(wide) if kind.itemsize == 8 else str(np.float32(wide)) if kind.itemsize == 4 else repr(wide)
+    if "e" in text and "." not in text.partition("e")[0]:
+        text = text.replace("e", ".0e")
+    return text
+
+
+def _elements(array: Any) -> str:
+    if array.ndim == 0:
+        return _element(array)
+    if array.size == 0:
+        return ""
+    return f"[{', '.join(_elements(part) for part in array)}]"

@@ -1,0 +1,62 @@
+"""Random programs as text of both dialects and views: read again they give what NumPy does, and print as the same text."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardwright as sw
+from helpers import held_by
+from programs import programs
+from shardwright import mlir
+from shardwright.errors import MLIRError
+
+REFUSED = r"can't be written|shards of different sizes|is partial, which|is a piece of a mesh axis"
+
+
+def text_of(program, dialect, view):
+    """The text of a program; None if it has none, and the error says why."""
+    final = sw.sjit(program.on_arrays).lower(*program.arrays()).program
+    try:
+        return mlir.dumps(final, dialect, view)
+    except MLIRError as error:
+        with pytest.raises(MLIRError, match=REFUSED):
+            raise error from None
+        return None
+
+
+def several(made):
+    return made if isinstance(made, tuple) else (made,)
+
+
+@settings(max_examples=20)
+@given(program=programs(max_steps=5), dialect=st.sampled_from(["shard", "mesh"]))
+def test_the_global_view_gives_what_numpy_does(program, dialect):
+    text = text_of(program, dialect, "global")
+    if text is None:
+        return
+    fn = mlir.loads(text)["main"]
+    assert mlir.dumps(fn.program, dialect) == text
+    placed = [sw.shard(host, node.type.sharding) for host, node in zip(program.hosts, fn.program.inputs, strict=True)]
+    for one, expected in zip(several(fn(*placed)), program.on_hosts(), strict=True):
+        np.testing.assert_allclose(np.asarray(one), expected, rtol=1e-8, atol=1e-8)
+
+
+@settings(max_examples=30)
+@given(program=programs(max_steps=3), dialect=st.sampled_from(["shard", "mesh"]))
+def test_the_local_view_gives_the_shards(program, dialect):
+    text = text_of(program, dialect, "local")
+    if text is None:
+        return
+    fn = mlir.loads(text)["main"]
+    assert mlir.dumps(fn.program, dialect, "local") == text
+    expected = [held_by(array) for array in sw.sjit(program.on_arrays)(*program.arrays())]
+    shards = [held_by(array) for array in program.arrays()]
+    if fn.is_local:
+        made = [value.values() for value in several(fn(*(sw.PerDevice(fn.mesh, own) for own in shards)))]
+    else:  # nothing is sent: a function of one device's tensors
+        per_place = [several(fn(*own)) for own in zip(*shards, strict=True)]
+        made = [[np.asarray(results[at]) for results in per_place] for at in range(len(expected))]
+    for own, wanted in zip(made, expected, strict=True):
+        for one, shard in zip(own, wanted, strict=True):
+            np.testing.assert_allclose(one, shard, rtol=1e-8, atol=1e-8)
