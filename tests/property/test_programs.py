@@ -108,7 +108,15 @@ def test_explain_adds_up(program):
         assert explanation.total_bytes == sum(row.bytes * row.times for row in explanation.rows)
     assert explanation.peak_bytes >= max((row.memory for row in explanation.rows), default=0)
     assert all(row.lower_bound <= row.bytes for row in explanation.rows)
-    assert str(explanation).splitlines()[-1].startswith(f"{len(explanation.rows)} steps; a device receives")
+    use = explanation.use
+    held = (use.parameters, use.inputs, use.activations, use.temporaries, use.outputs)
+    assert min(held) >= 0
+    assert sum(held) == explanation.peak_bytes
+    longer = max(explanation.communication_time, explanation.compute_time)
+    assert longer * (1 - 1e-9) <= explanation.seconds("ideal") <= explanation.time * (1 + 1e-9)
+    text = str(explanation)
+    assert f"\n{len(explanation.rows)} steps take " in text
+    assert max(map(len, text.splitlines())) <= 100
 
 
 @settings(max_examples=150)

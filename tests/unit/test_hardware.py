@@ -215,6 +215,19 @@ def test_hardware_is_part_of_a_mesh():
     assert Link("all_to_all") == Link("full")
 
 
+def test_ttnn_systems_are_presets():
+    ttnn = sw.ttnn
+    try:
+        for system, speed in (("galaxy", 50e9), ("t3k", 12.5e9)):
+            ttnn.set_system(system)
+            device = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
+            assert device.mesh.hardware is hardware.presets()[system]
+            assert {(link.kind, link.bandwidth) for link in device.mesh.links.values()} == {("ring", speed)}
+            ttnn.close_mesh_device(device)
+    finally:
+        ttnn.set_system("t3k")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

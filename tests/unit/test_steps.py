@@ -386,7 +386,7 @@ def test_explain_counts_what_purity_spares():
 
     explanation = sw.explain(fn, x)
     assert (explanation.shared, explanation.dead) == (1, 1)
-    assert "; spared: 1 asked for again and 1 that no output needs\n" in str(explanation)
+    assert "; spared: 1 asked for again and 1 that no output needs\n" in explanation.full()
 
 
 # -- the suite can fail -----------------------------------------------------------------------------------------------------

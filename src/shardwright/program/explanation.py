@@ -148,10 +148,12 @@ class Explanation:
         return [] if self.machine is None else list(self.machine.about)
 
     def __str__(self) -> str:
-        if len(self.operations) <= FEW:
-            return self.full()
+        if any(row.counted is not None for row in self.rows):
+            return self.full()  # what was measured is for every step
+        few = self.operations if len(self.operations) <= FEW else ()
+        strategies = [line for row in few for line in (f"{row.label}:", *row.strategies.splitlines())]
         below = [*legend(self.rows), *self.notes, *self._totals()]
-        return "\n".join([*wrapped(self._above()), *text_of(self.rows), *wrapped(below)])
+        return "\n".join([*wrapped(self._above()), *text_of(self.rows), *wrapped(strategies), *wrapped(below)])
 
     def full(self) -> str:
         """The table with every step, nothing folded or cut."""

@@ -165,6 +165,8 @@ def duration(seconds: float) -> str:
         return "0 s"
     if seconds >= 1:
         return f"{seconds:.4g} s"
+    if seconds < 1e-9:
+        return f"{seconds * 1e9:.2f} ns"
     unit, scale = ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6) if seconds >= 1e-6 else ("ns", 1e9)
     return f"{seconds * scale:.4g} {unit}"
 

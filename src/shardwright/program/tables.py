@@ -32,7 +32,12 @@ class Line:
         names = list(dict.fromkeys(row.label for row in sorted(self.rows, key=lambda row: -row.seconds)))
         shown = ", ".join(names[:2]) + (", …" if len(names) > 2 else "")
         several = f" ({len(self.rows)})" if len(self.rows) > 1 else ""
-        return f"{self.rows[0].inside}{shown}{several}"
+        return f"{shown}{several}"
+
+    @property
+    def inside(self) -> str:
+        """The loops and branches that it is a part of."""
+        return self.rows[0].inside
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -43,7 +48,7 @@ class Line:
         mark = REDUNDANT if any(row.redundant for row in self.rows) else " "
         return (
             short_source(self.rows[0].source),
-            self.label,
+            self.inside + self.label,
             ", ".join(self.rows[-1].results),
             size(received) if received else "",
             duration(time) if time else "",
@@ -112,11 +117,15 @@ def _longest(keys: Sequence[int]) -> tuple[int, int, int]:
 def text_of(rows: Sequence[Row]) -> list[str]:
     """The table as lines of text, and the lines that cost most."""
     blocks = lines_of(rows)
-    found = ["    " + _fitted(HEAD)]
+    found, inside = ["    " + _fitted(HEAD)], ""
     for block in blocks:
         for at, line in enumerate(block):
             gutter = "" if line.times == 1 else f"×{line.times}" if at == 0 else "│"
-            found.append(f"{gutter:<4}{_fitted(line.cells)}".rstrip())
+            source, _, *rest = line.cells
+            if line.inside not in ("", inside):  # a heading for what a loop or a branch does
+                found.append(f"{gutter:<4}{_cut(line.inside.rstrip(), 96)}")
+            inside = line.inside
+            found.append(f"{gutter:<4}{_fitted((source, ('  ' if inside else '') + line.label, *rest))}".rstrip())
     every = [line for block in blocks for line in block]
     if len(every) > COSTLIEST:
         found += ["what takes longest:", *_costliest(every)]
@@ -127,7 +136,7 @@ def _costliest(lines: Sequence[Line]) -> Iterator[str]:
     """The source lines and steps that take most of the time."""
     spent: dict[tuple[str, str], float] = {}
     for line in lines:
-        key = short_source(line.rows[0].source), line.label
+        key = short_source(line.rows[0].source), line.inside + line.label
         spent[key] = spent.get(key, 0.0) + line.seconds
     total = sum(spent.values())
     for (source, label), seconds in sorted(spent.items(), key=lambda pair: -pair[1])[:COSTLIEST]:
@@ -149,7 +158,11 @@ def _cut(text: str, width: int) -> str:
 
 def wrapped(texts: Sequence[str]) -> list[str]:
     """Sentences in lines of at most a hundred columns."""
-    return [line for text in texts for line in textwrap.wrap(text, 100, subsequent_indent="  ", break_on_hyphens=False)]
+    found: list[str] = []
+    for text in texts:
+        indent = " " * (2 + len(text) - len(text.lstrip()))
+        found += textwrap.wrap(text, 100, subsequent_indent=indent, break_on_hyphens=False)
+    return found
 
 
 def legend(rows: Sequence[Row]) -> list[str]:
