@@ -62,7 +62,7 @@ class Unnamed:
         Unnamed(1, {"a": Unnamed(2, 3)}, None),
         [Unnamed(), (), 1, "text", np.ones(2).shape, jnp.float32],
     ],
-    ids=repr,
+    ids=lambda tree: type(tree).__name__,
 )
 def test_leaves_and_paths_are_those_of_jax(tree):
     paths, leaves = leaves_with_paths(tree)

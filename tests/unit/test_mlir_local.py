@@ -222,3 +222,25 @@ def test_a_loaded_function_is_a_part_of_other_programs():
     expected = oracle.all_reduce(by_coords(fn.mesh, VALUES), SIZES, ("a1", "a2"))
     for made in (mapped(host), sw.sjit(mapped, mesh=fn.mesh)(host)):
         assert_same(np.asarray(made), np.concatenate([2 * expected[at] for at in np.ndindex(2, 3, 2)]))
+
+
+def test_a_function_runs_on_the_devices_of_jax():
+    """Six of JAX's eight devices: a gather, arithmetic, a reduction, a shift."""
+    text = """
+mesh.mesh @m(shape = 2x3)
+func.func @f(%x: tensor<2x4xf32>) -> tensor<6x4xf32> {
+  %g = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2x4xf32> -> tensor<6x4xf32>
+  %a = arith.mulf %g, %g : tensor<6x4xf32>
+  %r = mesh.all_reduce %a on @m mesh_axes = [0] reduction = max : tensor<6x4xf32> -> tensor<6x4xf32>
+  %s = mesh.shift %r on @m mesh_axes = [1] shift_axis = 1 offset = 1 rotate : tensor<6x4xf32> -> tensor<6x4xf32>
+  return %s : tensor<6x4xf32>
+}
+"""
+    values = [np.arange(8, dtype=np.float32).reshape(2, 4) * (place + 1) for place in range(6)]
+    sizes = {"a0": 2, "a1": 3}
+    fn = sw.mlir.loads(text, engine="jax")["f"]
+    by_device = by_coords(fn.mesh, values)
+    gathered = {at: x * x for at, x in oracle.all_gather(by_device, sizes, ("a1",), 0).items()}
+    reduced = oracle.all_reduce(gathered, sizes, ("a0",), "max")
+    expected = oracle.shift(reduced, sizes, ("a1",), "a1", 1, True)
+    assert_devices(fn.mesh, fn(sw.PerDevice(fn.mesh, values)), expected)

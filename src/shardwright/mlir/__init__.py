@@ -54,7 +54,7 @@ def loads(
     *,
     file: str = "<mlir>",
     engine: str = "numpy",
-    device: str = "cpu",
+    device: str | None = None,
     mesh_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, Function]:
     """The functions of a file of MLIR, by name; the text is verified first.

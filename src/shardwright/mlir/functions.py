@@ -30,7 +30,7 @@ class Module:
     """A verified file: its functions and its meshes."""
 
     def __init__(
-        self, source: Source, parsed: b.ModuleOp, engine: str, device: str, mesh_shapes: Mapping[str, Any]
+        self, source: Source, parsed: b.ModuleOp, engine: str, device: str | None, mesh_shapes: Mapping[str, Any]
     ) -> None:
         self.source, self.parsed, self.engine, self.device = source, parsed, engine, device
         self._shapes = dict(mesh_shapes)
