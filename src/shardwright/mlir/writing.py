@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright.errors import MLIRError
 from shardwright.mlir.communication import QueryKey
-from shardwright.mlir.text import Reshaped, Text, Typed
+from shardwright.mlir.text import Lazy, Text, Typed
 from shardwright.mlir.writing_local import Moves
 from shardwright.mlir.writing_rows import Rows
 from shardwright.ops import OPS, Attrs
@@ -91,7 +91,7 @@ class Writer:
     def _settled(self, operands: Sequence[Typed]) -> None:
         """Values that regions read are written before them."""
         for x in operands:
-            if isinstance(x, Reshaped):
+            if isinstance(x, Lazy):
                 _ = x.name
 
     def _results(self, node: Node) -> tuple[str, list[Typed], str]:
