@@ -22,6 +22,7 @@ from shardwright.mlir.dialects import DIALECTS
 from shardwright.mlir.named import ARITH, LINALG, TOSA, TOSA_TYPES
 
 MOST_CHARACTERS = 64 * 2**20
+LENIENT = ("tensor.expand_shape", "tensor.collapse_shape")  # xDSL refuses those to and from no dims, which are valid
 MOST_ELEMENTS = 2**24  # of a constant
 MOST_DIMS = 64
 MOST_NESTED = 64  # brackets and regions inside one another
@@ -113,6 +114,8 @@ class Source:
     def checked(self, module: builtin.ModuleOp) -> Iterator[MLIRError]:
         """What the definitions of operations refuse: operands, attributes, types."""
         for op in module.walk():
+            if op.name in LENIENT:
+                continue
             try:
                 op.verify(verify_nested_ops=False)
             except VerifyException as error:
