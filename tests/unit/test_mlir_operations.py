@@ -17,7 +17,8 @@ T46, T64, T44, T4 = (f"tensor<{n}xf32>" for n in ("4x6", "6x4", "4x4", "4"))
 def generic(maps, kinds, ins, out, body):
     spelled = ", ".join(f"affine_map<{text}>" for text in maps)
     iterators = ", ".join(f'"{kind}"' for kind in kinds)
-    return f"linalg.generic {{indexing_maps = [{spelled}], iterator_types = [{iterators}]}} {ins} {out[0]} {{\n{body}\n}} -> {out[1]}"
+    maps = f"{{indexing_maps = [{spelled}], iterator_types = [{iterators}]}}"
+    return f"linalg.generic {maps} {ins} {out[0]} {{\n{body}\n}} -> {out[1]}"
 
 
 CASES = {
@@ -44,17 +45,20 @@ CASES = {
             ["(i, j) -> (i, j)", "(i, j) -> (j, i)", "(i, j) -> (i, j)"], ["parallel"] * 2,
             f"ins(%a, %b : {T46}, {T64})", (f"outs(%e4x6 : {T46})", T46),
             "^bb0(%p: f32, %q: f32, %o: f32):\n%n = linalg.index 1 : index\n%i = arith.index_cast %n : index to i32\n"
-            "%f = arith.sitofp %i : i32 to f32\n%m = arith.mulf %q, %f : f32\n%r = arith.addf %p, %m : f32\nlinalg.yield %r : f32"),
+            "%f = arith.sitofp %i : i32 to f32\n%m = arith.mulf %q, %f : f32\n%r = arith.addf %p, %m : f32\n"
+            "linalg.yield %r : f32"),
         T46, lambda a, b: a + b.T * np.arange(6, dtype=np.float32)),
     "generic contraction": (
         E44 + "%y = " + generic(
             ["(i, j, k) -> (k, i)", "(i, j, k) -> (j, k)", "(i, j, k) -> (i, j)"], ["parallel", "parallel", "reduction"],
             f"ins(%b, %a : {T64}, {T46})", (f"outs(%e4x4 : {T44})", T44),
-            "^bb0(%p: f32, %q: f32, %o: f32):\n%m = arith.mulf %p, %q : f32\n%r = arith.addf %o, %m : f32\nlinalg.yield %r : f32"),
+            "^bb0(%p: f32, %q: f32, %o: f32):\n%m = arith.mulf %p, %q : f32\n%r = arith.addf %o, %m : f32\n"
+            "linalg.yield %r : f32"),
         T44, lambda a, b: b.T @ a.T),
     "generic reduction of an expression": (
         "%low = arith.constant dense<-1.0e30> : tensor<4xf32>\n%y = " + generic(
-            ["(i, k) -> (i, k)", "(i, k) -> (i)"], ["parallel", "reduction"], f"ins(%a : {T46})", ("outs(%low : tensor<4xf32>)", T4),
+            ["(i, k) -> (i, k)", "(i, k) -> (i)"], ["parallel", "reduction"], f"ins(%a : {T46})",
+            ("outs(%low : tensor<4xf32>)", T4),
             "^bb0(%p: f32, %o: f32):\n%m = math.absf %p : f32\n%r = arith.maximumf %m, %o : f32\nlinalg.yield %r : f32"),
         T4, lambda a, b: np.abs(a).max(1)),
     "reduce in the short form": (
@@ -110,7 +114,9 @@ def test_operations_of_the_global_view(name):
     for engine in ("numpy", "literal", "torch"):
         assert_close(mlir.loads(text(name), engine=engine)["f"](A, B), expected.astype(np.float32), 64)
     sharded = text(name, "mesh.mesh @m(shape = 2x2)\n")
-    sharded = sharded.replace("{\n", f"{{\n%a = mesh.shard %a0 to <@m, [[0], [1]]> : {T46}\n", 1).replace("%a:", "%a0:", 1)
+    sharded = sharded.replace("{\n", f"{{\n%a = mesh.shard %a0 to <@m, [[0], [1]]> : {T46}\n", 1).replace(
+        "%a:", "%a0:", 1
+    )
     fn = mlir.loads(sharded, engine="literal")["f"]
     assert_close(fn(A, B), expected.astype(np.float32), 64)
     assert mlir.dumps(mlir.loads(mlir.dumps(fn.program))["main"].program) == mlir.dumps(fn.program)
@@ -120,7 +126,8 @@ def test_operations_of_the_global_view(name):
 def test_operations_of_the_local_view(name):
     body, result, expected = CASES[name]
     gather = "%a = mesh.all_gather %part on @m mesh_axes = [1] gather_axis = 0 : tensor<2x6xf32> -> tensor<4x6xf32>\n"
-    local = f"mesh.mesh @m(shape = 3x2)\nfunc.func @f(%part: tensor<2x6xf32>, %b: {T64}) -> {result} {{\n{gather}{body}\nreturn %y : {result}\n}}"
+    head = f"mesh.mesh @m(shape = 3x2)\nfunc.func @f(%part: tensor<2x6xf32>, %b: {T64}) -> {result} {{\n"
+    local = f"{head}{gather}{body}\nreturn %y : {result}\n}}"
     for engine in ("numpy", "literal"):
         fn = mlir.loads(local, engine=engine)["f"]
         shards = sw.shard(A, fn.mesh, sw.P("a1"))
@@ -165,10 +172,12 @@ func.func @f(%x: tensor<4xf32>) -> (tensor<4xf32>, index) {
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("%y = linalg.reduce { arith.addf } ins(%x : tensor<4xf32>) outs(%z : tensor<f32>) dimensions = [7]", "invalid operands"),
-        ("%y = tensor.extract_slice %x[2] [1] [1] : tensor<4xf32> to tensor<1xf32>\n%w = tensor.insert_slice %y into %x[0] [1] [1] : "
-         "tensor<1xf32> into tensor<4xf32>", "'tensor.insert_slice' is not supported"),
-        ("%y = tensor.extract_slice %x[3] [2] [1] : tensor<4xf32> to tensor<2xf32>", "Rows 3 to 4 of dim 0 are read, which has 4"),
+        ("%y = linalg.reduce { arith.addf } ins(%x : tensor<4xf32>) outs(%z : tensor<f32>) dimensions = [7]",
+         "invalid operands"),
+        ("%y = tensor.extract_slice %x[2] [1] [1] : tensor<4xf32> to tensor<1xf32>\n"
+         "%w = tensor.insert_slice %y into %x[0] [1] [1] : tensor<1xf32> into tensor<4xf32>", "'tensor.insert_slice' is not supported"),
+        ("%y = tensor.extract_slice %x[3] [2] [1] : tensor<4xf32> to tensor<2xf32>",
+         "Rows 3 to 4 of dim 0 are read, which has 4"),
     ],
 )  # fmt: skip
 def test_invalid_attributes_are_errors_at_their_line(line, message):

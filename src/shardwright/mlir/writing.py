@@ -72,7 +72,9 @@ class Writer:
         what = node.what
         if isinstance(what, Constant):
             return self.constant(node, program.constants[node])
-        if isinstance(what, Pick) and isinstance(node.nodes[0].what, Fused):  # reductions that share messages, one by one
+        if isinstance(what, Pick) and isinstance(
+            node.nodes[0].what, Fused
+        ):  # reductions that share messages, one by one
             (operand,) = _operands(node)
             return self.moves.step(node.nodes[0].what.steps[what.which], self.values[operand])
         operands = [self.values[x] if isinstance(x, Node) else x for x in node.inputs]
