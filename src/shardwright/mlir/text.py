@@ -31,22 +31,41 @@ class Typed:
         return tensor_name(self.shape, self.dtype)
 
 
-class Reshaped(Typed):
-    """A value in another shape, which is written when its name is first asked for: what reads it may want its base."""
+class Lazy(Typed):
+    """A value that is written when its name is first asked for."""
 
-    __slots__ = ("_write", "_written", "base")
+    __slots__ = ("_write", "_written")
 
-    def __init__(self, base: Typed, shape: Sequence[int], write: Callable[[Typed, Sequence[int]], Typed]) -> None:
-        super().__init__("", shape, base.dtype)
-        self.base, self._write = base, write
-        self._written: Typed | None = None
+    def __init__(self, shape: Sequence[int], dtype: Any, write: Callable[[], str]) -> None:
+        super().__init__("", shape, dtype)
+        self._write = write
+        self._written = ""
 
     def __getattribute__(self, key: str) -> Any:
         if key == "name":
-            if self._written is None:
-                self._written = self._write(self.base, self.shape)
-            return self._written.name
+            self._written = self._written or self._write()
+            return self._written
         return super().__getattribute__(key)
+
+
+class Reshaped(Lazy):
+    """A value in another shape; what reads it may want its base."""
+
+    __slots__ = ("base",)
+
+    def __init__(self, base: Typed, shape: Sequence[int], write: Callable[[Typed, Sequence[int]], Typed]) -> None:
+        super().__init__(shape, base.dtype, lambda: write(base, shape).name)
+        self.base = base
+
+
+class Known(Lazy):
+    """A constant; in another shape it is another constant."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Any, shape: Sequence[int], dtype: Any, write: Callable[[], str]) -> None:
+        super().__init__(shape, dtype, write)
+        self.array = array  # one element where all are equal
 
 
 class Text:
@@ -123,7 +142,8 @@ class Text:
                 f"A constant of {array.size:,} elements is too large to be written; at most {MOST_ELEMENTS:,} are. Make it "
                 f"an argument of the function."
             )
-        return self.op(f"arith.constant dense<{_elements(array)}>", shape, kind)
+        text = f"arith.constant dense<{_elements(array)}>"
+        return Known(array, shape, kind, lambda: self.op(text, shape, kind).name)
 
     def number(self, value: Any, dtype: Any) -> str:
         """A constant scalar."""

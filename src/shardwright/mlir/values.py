@@ -101,11 +101,9 @@ class View:
         """Elements repeated."""
         if tuple(shape) == tuple(value.shape):
             return value
-        return (
-            np.broadcast_to(value, tuple(shape))
-            if is_splat(value)
-            else self.row("broadcast_to", value, shape=tuple(shape))
-        )
+        if is_splat(value):
+            return np.broadcast_to(value, tuple(shape))
+        return self._record("broadcast_to", [self.lifted(value)], Attrs(shape=tuple(shape)))  # a constant stays small
 
     def broadcast_like(self, value: Value, other: Value) -> Value:
         """A scalar with as many dims as another value, each 1 long."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright.errors import MLIRError
 from shardwright.mlir.communication import QueryKey
-from shardwright.mlir.text import Reshaped, Text, Typed
+from shardwright.mlir.text import Lazy, Text, Typed
 from shardwright.mlir.writing_local import Moves
 from shardwright.mlir.writing_rows import Rows
 from shardwright.ops import OPS, Attrs
@@ -59,15 +59,25 @@ class Writer:
         """The nodes of a program, on values for its inputs; the values of its outputs."""
         for node, value in zip(program.inputs, arguments, strict=True):
             self.values[node] = value
-        for node in program.nodes:
+        for node in self.order(program):
             if node not in self.values and not isinstance(node.what, Input):
                 self.values[node] = self._written(node, program)
         return [self.values[node] for node in program.outputs]
 
+    def order(self, program: Program) -> Sequence[Node]:
+        """The order in which nodes are written."""
+        return program.nodes
+
     def _written(self, node: Node, program: Program) -> Any:
-        what, operands = node.what, [self.values[x] if isinstance(x, Node) else x for x in node.inputs]
+        what = node.what
         if isinstance(what, Constant):
             return self.constant(node, program.constants[node])
+        if isinstance(what, Pick) and isinstance(
+            node.nodes[0].what, Fused
+        ):  # reductions that share messages, one by one
+            (operand,) = _operands(node)
+            return self.moves.step(node.nodes[0].what.steps[what.which], self.values[operand])
+        operands = [self.values[x] if isinstance(x, Node) else x for x in node.inputs]
         if isinstance(what, Pick):
             return operands[0][what.which] if isinstance(operands[0], list) else operands[0]
         if isinstance(what, Settle):
@@ -76,8 +86,6 @@ class Writer:
             return self._choice(node, what, operands)
         if isinstance(what, Rounds):
             return self._rounds(node, what, operands)
-        if isinstance(what, Fused):
-            return [self.moves.step(step, x) for step, x in zip(what.steps, operands, strict=True)]
         if len(node.types) > 1:
             raise MLIRError(f"{node.title} can't be written: it has {len(node.types)} results. Use other operations.")
         return self.payload(node, operands, self.type_of(node.type))
@@ -91,7 +99,7 @@ class Writer:
     def _settled(self, operands: Sequence[Typed]) -> None:
         """Values that regions read are written before them."""
         for x in operands:
-            if isinstance(x, Reshaped):
+            if isinstance(x, Lazy):
                 _ = x.name
 
     def _results(self, node: Node) -> tuple[str, list[Typed], str]:
@@ -204,6 +212,18 @@ class LocalWriter(Writer):
             )
         return shapes[0], kind.dtype
 
+    def order(self, program: Program) -> Sequence[Node]:
+        """Operands before what reads them, in the order of the outputs: the same for every schedule of a program."""
+        order: dict[Node, None] = {}
+        stack = [(node, False) for node in reversed((*program.effects, *program.outputs))]
+        while stack:
+            node, ready = stack.pop()
+            if ready:
+                order[node] = None
+            elif node not in order:
+                stack += [(node, True), *((x, False) for x in reversed(_operands(node)))]
+        return list(order)
+
     def constant(self, node: Node, value: Any) -> Typed:
         whole, sharding = self.text.constant(np.asarray(value), node.type.shape, node.type.dtype), node.type.sharding
         assert sharding is not None
@@ -271,6 +291,13 @@ class LocalWriter(Writer):
             else [d for d, m in enumerate(what.attrs["maps"]) if m is not None]
         )
         return any(d < len(sharding.dims) and sharding.dims[d] for d in dims)
+
+
+def _operands(node: Node) -> tuple[Node, ...]:
+    """What a node is written from: of one of several reductions that share messages only its own operand."""
+    if isinstance(node.what, Pick) and isinstance(node.nodes[0].what, Fused):
+        return (node.nodes[0].nodes[node.what.which],)
+    return node.nodes
 
 
 def _single(key: KnownKey) -> bool:

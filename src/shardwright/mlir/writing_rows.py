@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.errors import MLIRError
-from shardwright.mlir.text import Reshaped, Text, Typed
+from shardwright.mlir.text import Known, Reshaped, Text, Typed
 from shardwright.mlir.types import tensor_name, type_name
 from shardwright.ops import OPS
 
@@ -190,9 +190,11 @@ class Rows:
             return x
         lead = len(new) - len(x.shape)
         added = [d for d in range(len(new)) if d < lead or (x.shape[d - lead] == 1 and new[d] != 1)]
+        if isinstance(x, Known) and not x.array.ndim:
+            return self.text.constant(x.array, new, x.dtype)
         base = self.reshape(x, [n for d, n in enumerate(new) if d not in added])
-        out = self.text.empty(new, x.dtype)
-        text = f"linalg.broadcast ins({base.name} : {base.type}) outs({out.name} : {out.type}) dimensions = {added}"
+        name, out = base.name, self.text.empty(new, x.dtype)
+        text = f"linalg.broadcast ins({name} : {base.type}) outs({out.name} : {out.type}) dimensions = {added}"
         return self.text.pure(text, new, x.dtype)
 
     def _broadcast_to(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
@@ -207,6 +209,8 @@ class Rows:
         if x.shape == tuple(shape):
             return x
         x = x.base if isinstance(x, Reshaped) else x
+        if isinstance(x, Known):
+            return self.text.constant(x.array.reshape(shape) if x.array.ndim else x.array, shape, x.dtype)
         old, new = x.shape, tuple(shape)
         if old == new:
             return x
@@ -228,6 +232,7 @@ class Rows:
         (x,) = operands
         if list(attrs["axes"]) == sorted(attrs["axes"]):
             return x
+        _ = x.name  # written before what it is written to
         out = self.text.empty(shape, dtype)
         order = list(attrs["axes"])
         text = f"linalg.transpose ins({x.name} : {x.type}) outs({out.name} : {out.type}) permutation = {order}"
