@@ -59,7 +59,7 @@ def follow(plan, x, host):
     return x
 
 
-@settings(max_examples=1500)
+@settings(max_examples=700)
 @given(change=changes())
 def test_every_way_is_right_and_the_direct_one_at_the_bound(change):
     host, source, target = change
@@ -130,7 +130,7 @@ def test_a_chain_of_even_shards_never_holds_more_than_the_larger_end(change, sca
 
 
 @plans_only
-@settings(max_examples=1000)
+@settings(max_examples=500)
 @given(data=st.data())
 def test_the_best_way_takes_no_longer_than_those_it_chooses_from(data):
     kinds = st.builds(
@@ -185,7 +185,7 @@ def test_chains_over_links_of_different_speed_are_right_and_counted(data):
     small = [{"a": 2, "b": 3}, {"a": 2, "b": 2, "c": 2}, {"a": 2, "b": 4}]
     sizes = data.draw(st.sampled_from(small if strategies.ENGINE[0] in strategies.MOST else large))
     speeds = st.sampled_from([1e9, 1e10, 1e11])
-    links = {name: sw.Link(bandwidth=data.draw(speeds), latency=1e-9) for name in sizes}
+    links = {name: sw.Link(bandwidth=data.draw(speeds), latency=0.0, hop=0.0) for name in sizes}
     mesh = sw.Mesh(sizes, links=links, engine=strategies.ENGINE[0])
     host = host_arrays((24,) * data.draw(st.integers(1, 2)))  # divided by every number of shards there can be here
     kinds = {"halo": False, "offsets": False}

@@ -49,6 +49,9 @@ class JaxExplanation(Explanation):
     memory: Memory | None = None
     findings: tuple[Finding, ...] = ()
 
+    def __str__(self) -> str:
+        return self.full()  # collectives are few, and their name stacks would be cut
+
 
 def explain(fn: Any, *args: Any, mesh: Mesh | JaxMesh | None = None, **kwargs: Any) -> JaxExplanation:
     """What the devices send one another in a jitted function, read from what XLA compiles it to.
