@@ -1,10 +1,15 @@
-"""From a traced program to a final one: propagate, partition, passes."""
+"""From a traced program to a final one: propagate, partition, passes.
+
+Propagation knows no prices, and what it wants can cost more than it saves. So operations are also planned one by one, as eager
+calls are; what communicates less is kept, unless devices would compute more. A program is never slower than its operations.
+"""
 
 import functools
 from collections.abc import Sequence
 
+from shardwright.eager import mind_gathers
 from shardwright.program.loops import lower_control
-from shardwright.program.node import Node, Pick, Program, Settle, noted
+from shardwright.program.node import Communicates, Control, Node, Pick, Program, Settle, noted
 from shardwright.program.partition import Partitioner, partition
 from shardwright.program.passes import optimised
 from shardwright.program.propagate import Propagation
@@ -24,12 +29,41 @@ def lower(
         s if n.type.local else s or known.wanted(n) or Sharding(program.mesh)
         for s, n in zip(given, program.inputs, strict=True)
     ]
-    parted = partition(WithControl(program, known), there, outputs or [None] * len(program.outputs))
-    final = optimised(parted)
+    parts, parted, final = _cheaper(program, known, there, outputs or [None] * len(program.outputs))
+    for gathers, source in parts.gathers:
+        mind_gathers(gathers, source)
     final.stages = {"traced": program, "partitioned": parted, "final": final}
     final.propagated = functools.partial(_labelled, program, known)
     final.notes = [*final.notes, *conflicts(program, known)]
     return final
+
+
+def _cheaper(
+    program: Program, known: Propagation, inputs: Sequence[Sharding], outputs: Sequence[Sharding | None]
+) -> tuple[Partitioner, Program, Program]:
+    """The partitioner, the partitioned and the final program: as propagation wants it, or operations one by one."""
+    led = WithControl(program, known)
+    parted = partition(led, inputs, outputs)
+    final = optimised(parted)
+    time = _seconds(parted)
+    if time and not any(isinstance(node.what, Control) for node in program.nodes):
+        alone = WithControl(program, known, led=False)
+        other = partition(alone, inputs, outputs)
+        if _seconds(other) < time and _work(other) <= 1.01 * _work(parted):
+            ended = optimised(other)
+            if _seconds(ended) < _seconds(final):
+                return alone, other, ended
+    return led, parted, final
+
+
+def _seconds(program: Program) -> float:
+    """What the steps of a program without loops take."""
+    return sum(node.what.time for node in program.nodes if isinstance(node.what, Communicates))
+
+
+def _work(program: Program) -> float:
+    """Floating-point operations of the busiest device."""
+    return sum(node.plan.strategy.work for node in program.nodes if node.plan is not None)
 
 
 class WithControl(Partitioner):

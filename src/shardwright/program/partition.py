@@ -1,19 +1,21 @@
 """Partitioning: every operation becomes local computations on shards, and everything that moves an explicit step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from shardwright.eager import mind_gathers
 from shardwright.errors import ProgramError
 from shardwright.plan import (
     Each,
     FromLocal,
+    ImplicitGather,
     Local,
     LocalStep,
     OperationPlan,
     Slot,
     Step,
     ToLocal,
+    gathered_dims,
     make_plan,
     move_steps,
     plan_operation,
@@ -33,6 +35,7 @@ from shardwright.program.node import (
     noted,
 )
 from shardwright.program.propagate import Propagation
+from shardwright.program.sharing import common_place
 from shardwright.sharding import Layout, Sharding, layout_of
 
 
@@ -47,15 +50,21 @@ class Part(NamedTuple):
 
 
 class Partitioner:
-    """Makes the nodes of a partitioned program, in which every value has a sharding."""
+    """Makes the nodes of a partitioned program, in which every value has a sharding.
 
-    def __init__(self, program: Program, known: Propagation) -> None:
-        self.program, self.known = program, known
+    If `led`, operations are planned for where propagation wants their results, else one by one, as eager calls are.
+    """
+
+    def __init__(self, program: Program, known: Propagation, led: bool = True) -> None:
+        self.program, self.known, self.led = program, known, led
         self.graph = Graph()
         self.reads = program.reads
         self.made: dict[Node, Node] = {}
         self.notes: list[str] = []
+        self.gathers: list[tuple[list[ImplicitGather], str]] = []  # each with the operation's source
         self.origins: dict[Node, dict[str, str]] = {}
+        self._looked_at: set[Node] = set()  # values that several operations read
+        self._for_several: dict[tuple[Node, Node], Node] = {}  # by value and reader: the value where it was moved for them
         self._parts: dict[OperationPlan, list[Part]] = {}
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Sharding | None]) -> Program:
@@ -115,35 +124,75 @@ class Partitioner:
         raise ProgramError(f"{node.op} needs the partitioner of control flow.")
 
     def _made_from_nothing(self, node: Node, what: Apply) -> Node:
-        sharding = (self.known.wanted(node) or Sharding(self.program.mesh)).for_shape(node.type.shape)
+        sharding = (self._wanted(node) or Sharding(self.program.mesh)).for_shape(node.type.shape)
         attrs = tuple((key, value) for key, value in what.attrs.items() if key != "shape")
         local = make_plan(what.name, sharding, node.type.shape, attrs)
         kind = Type(node.type.shape, node.type.dtype, local.results[0].sharding)
         made = self.graph.add(Compute(local, what.attrs), (), (kind,), node.source)
         return moved(self.graph, made, sharding, node.source)
 
+    def _wanted(self, node: Node) -> Sharding | None:
+        return self.known.wanted(node) if self.led or node in self.known.closed else None
+
     def _operation(self, node: Node, what: Apply) -> Node:
-        operands = [self.made[x] if isinstance(x, Node) else x for x in node.inputs]
-        kinds = [_kind(x) if isinstance(x, Node) else x for x in operands]
-        wanted = [self.known.wanted(node)] if len(node.types) == 1 else []
-        plan = plan_operation(what.name, kinds, what.attrs, tuple(wanted))
-        if plan.gathers:
-            mind_gathers(plan.gathers, node.source)
-            self.notes += [
-                noted(
-                    f"{g.operation} gathers dim {', '.join(map(str, g.dims))} of {g.operand}: {g.bytes:,} B",
-                    node.source,
-                )
-                for g in plan.gathers
-            ]
+        plan = self._plan(node)
+        if plan.strategy.time and self._move_for_several(node):
+            plan = self._plan(node)
+        self._note_gathers(plan.gathers, node.source)
         steps = iter(plan.moves)
-        placed = [stepped(self.graph, x, next(steps), node.source) if isinstance(x, Node) else x for x in operands]
-        made = self._emitted(plan, placed, node.source)
+        operands = [
+            stepped(self.graph, self._read(x, node), next(steps), node.source) if isinstance(x, Node) else x
+            for x in node.inputs
+        ]
+        made = self._emitted(plan, operands, node.source)
         sharding = made.types[0].sharding
         if len(made.types) == 1 and sharding is not None and sharding.partial and self._shared(node):
-            target = wanted[0] or sharding.replace(partial=())
+            target = self._wanted(node) or sharding.replace(partial=())
             return moved(self.graph, made, target, node.source)  # once for all who read it
         return made
+
+    def _read(self, value: Node, reader: Node) -> Node:
+        """A value as an operation reads it."""
+        return self._for_several.get((value, reader)) or self.made[value]
+
+    def _plan(self, node: Node, value: Node | None = None, there: Sharding | None = None) -> OperationPlan:
+        """The plan of an operation; if given, for a value that it reads in another sharding."""
+        kinds = [_kind(self._read(x, node), there if x is value else None) if isinstance(x, Node) else x for x in node.inputs]
+        wanted = (self._wanted(node),) if len(node.types) == 1 else ()
+        return plan_operation(node.what.name, kinds, node.what.attrs, wanted)
+
+    def _move_for_several(self, node: Node) -> bool:
+        """Moves what an operation reads, once for it and others, where that takes less than each on its own."""
+        count = len(self._for_several)
+        for value in dict.fromkeys(node.nodes):
+            if self.reads[value] == 1 or value in self._looked_at:
+                continue
+            self._looked_at.add(value)
+            ready = [
+                reader
+                for reader in dict.fromkeys(self._users[value])
+                if isinstance(reader.what, Apply) and reader not in self.made and all(x in self.made for x in reader.nodes)
+            ]
+            made = self.made[value]
+            plans = {reader: partial(self._plan, reader, value) for reader in ready}
+            common = common_place(value, made.type, plans) if len(ready) > 1 else None
+            if common is not None:
+                there = moved(self.graph, made, common.sharding, node.source)
+                self._note_gathers([_gather_of(node.title, made, common.sharding)], node.source)
+                self._for_several.update({(value, reader): there for reader in common.readers})
+        return len(self._for_several) > count
+
+    @cached_property
+    def _users(self) -> Mapping[Node, Sequence[Node]]:
+        return self.program.users
+
+    def _note_gathers(self, gathers: list[ImplicitGather], source: str) -> None:
+        if gathers:
+            self.gathers.append((gathers, source))
+            self.notes += [
+                noted(f"{g.operation} gathers dim {', '.join(map(str, g.dims))} of {g.operand}: {g.bytes:,} B", source)
+                for g in gathers
+            ]
 
     def _emitted(self, plan: OperationPlan, operands: Sequence[Any], source: str) -> Node:
         """The nodes of an operation whose operands are in place; the last one, which has the results."""
@@ -187,10 +236,19 @@ def _type(layout: Layout, dtype: Any) -> Type:
     return Type(layout.shape, dtype, layout.sharding)
 
 
-def _kind(node: Node) -> tuple[Any, Any]:
+def _kind(node: Node, there: Sharding | None = None) -> tuple[Any, Any]:
+    """What a value is for a plan, in its own or another sharding."""
     kind = node.type
-    assert kind.sharding is not None
-    return layout_of(kind.sharding, kind.shape), kind.dtype
+    sharding = there or kind.sharding
+    assert sharding is not None
+    return layout_of(sharding, kind.shape), kind.dtype
+
+
+def _gather_of(operation: str, node: Node, there: Sharding) -> ImplicitGather:
+    shape, dtype, here, _ = node.type
+    assert here is not None
+    received = sum(step.received for step in move_steps(here, there, shape, dtype))
+    return ImplicitGather(operation, f"{node.type} on {there.mesh}", gathered_dims(here, there), received)
 
 
 def moved(graph: Graph, node: Node, target: Sharding, source: str) -> Node:

@@ -4,8 +4,10 @@ Inputs, constants and constraints are closed: they give and never take. All othe
 neighbours propose, round by round: in a round every operation looks at the state before it and proposes, per factor,
 the longest list of axes that one of its values has there; then each value takes what extends what it has. Conflicts are
 settled by cost: axes of larger tensors, which cost more to move, flow to their fixed point first, and within a round the
-larger tensor's proposal wins; equal ones are settled by the names of their axes. So the result does not depend on the
-order of nodes. What is taken is never given back: the rounds end.
+larger tensor's proposal wins; equal ones are settled by the names of their axes. Integer inputs (token ids, labels,
+positions) flow before all others: they are small, but what they say is where the batch is, and 1 MB of ids would lose to
+1 GB of an embedding table. So the result does not depend on the order of nodes. What is taken is never given back: the
+rounds end.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,11 +17,13 @@ from typing import NamedTuple
 from shardwright.mesh import Mesh, overlap
 from shardwright.ops import Dims, Rule
 from shardwright.plan import dims_of, homes
-from shardwright.program.node import Apply, Constrain, Node, Pick, Program, Settle, short_source
+from shardwright.program.node import Apply, Constant, Constrain, Input, Node, Pick, Program, Settle, short_source
 from shardwright.sharding import P, Sharding
 
 Axes = tuple[str, ...]
 AxesByDim = tuple[Axes, ...]
+
+FIRST = 1 << 62  # the weight of what flows first: more bytes than any tensor has
 
 
 class Proposal(NamedTuple):
@@ -95,7 +99,7 @@ class Propagation:
         self.closed: set[Node] = set()
         self.origins: dict[Node, dict[str, str]] = {}
         self.conflicts: dict[Node, list[str]] = {}
-        self._from: dict[Node, dict[str, int]] = {}  # for each value and axis the bytes of the tensor it comes from
+        self._from: dict[Node, dict[str, int]] = {}  # for each value and axis the weight of the tensor it comes from
         self._names = dict(zip(program.inputs, program.names, strict=True))
         self._shardings: dict[AxesByDim, Sharding] = {}
         self._taken: dict[tuple[AxesByDim, int, Axes], Axes] = {}
@@ -111,7 +115,7 @@ class Propagation:
                 self.dims[node] = tuple(known.dims)
                 axes = [a for axes in known.dims for a in axes]
                 self.origins[node] = dict.fromkeys(axes, self._named(node))
-                self._from[node] = dict.fromkeys(axes, _bytes(node))
+                self._from[node] = dict.fromkeys(axes, _weight(node))
         self._operations: dict[Node, tuple[Operation, tuple[Node, ...]]] = {}
         self._find_operations(nodes)
         self._run()
@@ -175,7 +179,7 @@ class Propagation:
                 proposals.setdefault(value, []).append(Proposal(-size, axes, dim, origin, sizes))
 
     def _size_of(self, giver: Node, value: Node, axis: str, default: int) -> int:
-        """The bytes of the tensor that an axis comes from; of a piece of an axis, that of the axis."""
+        """The weight of the tensor that an axis comes from; of a piece of an axis, that of the axis."""
         for node in (giver, value):
             known = self._from.get(node, {})
             if axis in known:
@@ -269,3 +273,12 @@ def _bytes(node: Node) -> int:
     for n in node.type.shape:
         total *= n
     return total
+
+
+def _weight(node: Node) -> int:
+    """How early the axes of a closed value flow: integer inputs first, the others by their bytes.
+
+    Integers of 8 and 16 bits count by their bytes: they are quantised weights rather than indices.
+    """
+    dtype = node.type.dtype
+    return FIRST if isinstance(node.what, Input | Constant) and dtype.kind in "iu" and dtype.itemsize >= 4 else _bytes(node)
