@@ -64,7 +64,12 @@ class Partitioner:
         self.gathers: list[tuple[list[ImplicitGather], str]] = []  # each with the operation's source
         self.origins: dict[Node, dict[str, str]] = {}
         self._looked_at: set[Node] = set()  # values that several operations read
-        self._for_several: dict[tuple[Node, Node], Node] = {}  # by value and reader: the value where it was moved for them
+        self._for_several: dict[
+            tuple[Node, Node], Node
+        ] = {}  # by value and reader: the value where it was moved for them
+        self.costs_more = False  # whether what propagation wants may cost more than operations planned one by one
+        self._steered: set[Node] = set()
+        self._differs: dict[OperationPlan, bool] = {}
         self._parts: dict[OperationPlan, list[Part]] = {}
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Sharding | None]) -> Program:
@@ -78,7 +83,8 @@ class Partitioner:
         for node in self.program.nodes:
             if node not in self.made:
                 self.made[node] = self._lowered(node)
-            self.origins.setdefault(self.made[node], self.known.origins.get(node, {}))
+            if self.led or node in self.known.closed:
+                self.origins.setdefault(self.made[node], self.known.origins.get(node, {}))
         last = [self._output(node, there) for node, there in zip(self.program.outputs, outputs, strict=True)]
         first = [self.made[node] for node in self.program.inputs]
         result = self.program.like(first, last, self.made)
@@ -100,7 +106,7 @@ class Partitioner:
     def _lowered(self, node: Node) -> Node:
         what = node.what
         if isinstance(what, Apply):
-            return self._operation(node, what) if node.nodes else self._made_from_nothing(node, what)
+            return self._operation(node) if node.nodes else self._made_from_nothing(node, what)
         if isinstance(what, Constant):
             return self.graph.add(what, (), node.types)
         if isinstance(what, Constrain):
@@ -124,7 +130,10 @@ class Partitioner:
         raise ProgramError(f"{node.op} needs the partitioner of control flow.")
 
     def _made_from_nothing(self, node: Node, what: Apply) -> Node:
-        sharding = (self._wanted(node) or Sharding(self.program.mesh)).for_shape(node.type.shape)
+        wanted = self._wanted(node)
+        if wanted is not None:
+            self._steered.add(node)
+        sharding = (wanted or Sharding(self.program.mesh)).for_shape(node.type.shape)
         attrs = tuple((key, value) for key, value in what.attrs.items() if key != "shape")
         local = make_plan(what.name, sharding, node.type.shape, attrs)
         kind = Type(node.type.shape, node.type.dtype, local.results[0].sharding)
@@ -134,10 +143,12 @@ class Partitioner:
     def _wanted(self, node: Node) -> Sharding | None:
         return self.known.wanted(node) if self.led or node in self.known.closed else None
 
-    def _operation(self, node: Node, what: Apply) -> Node:
+    def _operation(self, node: Node) -> Node:
         plan = self._plan(node)
         if plan.strategy.time and self._move_for_several(node):
             plan = self._plan(node)
+        if self.led:
+            self._look_for_steering(node, plan)
         self._note_gathers(plan.gathers, node.source)
         steps = iter(plan.moves)
         operands = [
@@ -151,13 +162,34 @@ class Partitioner:
             return moved(self.graph, made, target, node.source)  # once for all who read it
         return made
 
+    def _look_for_steering(self, node: Node, plan: OperationPlan) -> None:
+        """Notes values that lie where propagation wants them and operations alone would not put them, and whether moving
+        such a value, or putting it there, costs anything."""
+        differs = self._differs.get(plan)
+        if differs is None:
+            differs = self._differs[plan] = _differs(plan)
+        if not differs and self._steered.isdisjoint(node.nodes):
+            return
+        free = {
+            a for x, s in zip(node.nodes, plan.strategy.operands, strict=True) if x not in self._steered for a in s.axes
+        }
+        if differs or any(not free.issuperset(s.axes) for s in plan.strategy.results):
+            self._steered.add(node)
+        moves = zip(node.nodes, plan.moves, strict=True)
+        if plan.strategy.time and (differs or any(steps for x, steps in moves if x in self._steered)):
+            self.costs_more = True
+
     def _read(self, value: Node, reader: Node) -> Node:
         """A value as an operation reads it."""
+        if not self._for_several:
+            return self.made[value]
         return self._for_several.get((value, reader)) or self.made[value]
 
     def _plan(self, node: Node, value: Node | None = None, there: Sharding | None = None) -> OperationPlan:
         """The plan of an operation; if given, for a value that it reads in another sharding."""
-        kinds = [_kind(self._read(x, node), there if x is value else None) if isinstance(x, Node) else x for x in node.inputs]
+        kinds = [
+            _kind(self._read(x, node), there if x is value else None) if isinstance(x, Node) else x for x in node.inputs
+        ]
         wanted = (self._wanted(node),) if len(node.types) == 1 else ()
         return plan_operation(node.what.name, kinds, node.what.attrs, wanted)
 
@@ -171,7 +203,9 @@ class Partitioner:
             ready = [
                 reader
                 for reader in dict.fromkeys(self._users[value])
-                if isinstance(reader.what, Apply) and reader not in self.made and all(x in self.made for x in reader.nodes)
+                if isinstance(reader.what, Apply)
+                and reader not in self.made
+                and all(x in self.made for x in reader.nodes)
             ]
             made = self.made[value]
             plans = {reader: partial(self._plan, reader, value) for reader in ready}
@@ -242,6 +276,14 @@ def _kind(node: Node, there: Sharding | None = None) -> tuple[Any, Any]:
     sharding = there or kind.sharding
     assert sharding is not None
     return layout_of(sharding, kind.shape), kind.dtype
+
+
+def _differs(plan: OperationPlan) -> bool:
+    """Whether an operation is planned otherwise than it would be if nothing said where its result is wanted."""
+    if plan.wanted in ((), (None,)) or not (plan.strategy.time or any(plan.moves)):
+        return False
+    alone = plan_operation(plan.op.name, plan.kinds, plan.attrs, (None,))
+    return alone.strategy.operands != plan.strategy.operands or alone.strategy.results != plan.strategy.results
 
 
 def _gather_of(operation: str, node: Node, there: Sharding) -> ImplicitGather:

@@ -36,6 +36,18 @@ class Proposal(NamedTuple):
     sizes: tuple[int, ...]  # of the tensor that each axis comes from
 
 
+class Conflict(NamedTuple):
+    """That a dim of a value has other axes than some origin proposes."""
+
+    dim: int
+    axes: Axes
+    proposed: Axes
+    origin: str
+
+    def __str__(self) -> str:
+        return f"dim {self.dim} is {_shown(self.axes)}, not {_shown(self.proposed)} as {self.origin} has it"
+
+
 class Extension(NamedTuple):
     """That a value of an operation split a dim by axes that another one has; both by number."""
 
@@ -98,7 +110,7 @@ class Propagation:
         self.dims: dict[Node, AxesByDim] = {}
         self.closed: set[Node] = set()
         self.origins: dict[Node, dict[str, str]] = {}
-        self.conflicts: dict[Node, list[str]] = {}
+        self.conflicts: dict[Node, dict[Conflict, None]] = {}
         self._from: dict[Node, dict[str, int]] = {}  # for each value and axis the weight of the tensor it comes from
         self._names = dict(zip(program.inputs, program.names, strict=True))
         self._shardings: dict[AxesByDim, Sharding] = {}
@@ -167,13 +179,17 @@ class Propagation:
                     flowing.pop(value, None)
 
     def _propose(self, node: Node, flowing: "_Flowing", proposals: dict[Node, list[Proposal]]) -> None:
-        """Adds what an operation proposes for its operands and results."""
+        """Adds what an operation proposes for its operands and results, if they can take any of it."""
         operation, values = self._operations[node]
         for at, dim, axes, by, last in operation.extensions(tuple([flowing[value] for value in values])):
             value, giver = values[at], values[by]
             if value not in self.closed:
                 known = self.origins.get(giver)
                 origin = known[last] if known is not None and last in known else node.title
+                dims = self.dims[value]
+                if self._extended(dims, dim, axes) == dims[dim]:
+                    self._compare(value, dim, axes, origin)
+                    continue
                 size = operation.sizes[by]
                 sizes = tuple([self._size_of(giver, value, axis, size) for axis in axes])
                 proposals.setdefault(value, []).append(Proposal(-size, axes, dim, origin, sizes))
@@ -200,12 +216,14 @@ class Propagation:
                 self.dims[value] = (*dims[:dim], wanted, *dims[dim + 1 :])
                 self.origins.setdefault(value, {}).update(dict.fromkeys(wanted[len(old) :], proposal.origin))
                 self._from.setdefault(value, {}).update({a: sizes[a] for a in wanted[len(old) :]})
-            if wanted[: len(proposal.axes)] != proposal.axes:
-                text = f"dim {dim} is {_shown(wanted)}, not {_shown(proposal.axes)} as {proposal.origin} has it"
-                known = self.conflicts.setdefault(value, [])
-                if text not in known:
-                    known.append(text)
+            self._compare(value, dim, proposal.axes, proposal.origin)
         return self.dims[value] is not before
+
+    def _compare(self, value: Node, dim: int, proposed: Axes, origin: str) -> None:
+        """Notes it if a value does not have the axes that were proposed."""
+        axes = self.dims[value][dim]
+        if axes[: len(proposed)] != proposed:
+            self.conflicts.setdefault(value, {})[Conflict(dim, axes, proposed, origin)] = None
 
     def _extended(self, dims: AxesByDim, dim: int, axes: Axes) -> Axes:
         """What a dim has after it took as many of the axes as fit beside those of all dims."""
@@ -281,4 +299,8 @@ def _weight(node: Node) -> int:
     Integers of 8 and 16 bits count by their bytes: they are quantised weights rather than indices.
     """
     dtype = node.type.dtype
-    return FIRST if isinstance(node.what, Input | Constant) and dtype.kind in "iu" and dtype.itemsize >= 4 else _bytes(node)
+    return (
+        FIRST
+        if isinstance(node.what, Input | Constant) and dtype.kind in "iu" and dtype.itemsize >= 4
+        else _bytes(node)
+    )

@@ -21,9 +21,7 @@ class Common(NamedTuple):
     readers: tuple[Node, ...]
 
 
-def common_place(
-    value: Node, kind: Type, readers: Mapping[Node, Callable[[Sharding], OperationPlan]]
-) -> Common | None:
+def common_place(value: Node, kind: Type, readers: Mapping[Node, Callable[[Sharding], OperationPlan]]) -> Common | None:
     """Where a value of some kind is best moved to once; None if its readers, each on its own, take no longer.
 
     `readers` has for each operation its plan if the value lies in a sharding. No choice makes devices compute more.
