@@ -45,7 +45,7 @@ def block(x, p, causal=True):
 def block_weights():
     column, row, whole = P(None, "tp"), P("tp"), P()
     shapes = {"n1": ((WIDTH,), whole), "n2": ((WIDTH,), whole), "o": ((WIDTH, WIDTH), row)}
-    shapes |= {name: ((WIDTH, WIDTH), column) for name in "qkv"}
+    shapes |= dict.fromkeys("qkv", ((WIDTH, WIDTH), column))
     shapes |= {"up": ((WIDTH, FF), column), "down": ((FF, WIDTH), row)}
     return {name: abstract(BLOCK, *kind) for name, kind in shapes.items()}
 
@@ -155,12 +155,12 @@ def decoder(ids, p):
     return snp.einsum("bsd,dv->bsv", nn.rms_norm(x, p["norm"]), p["head"])
 
 
-def explained_decoder(specs):
+def explained_decoder(specs, layers=LAYERS):
     def weight(name, shape):
         return abstract(DECODER, shape, specs.get(name, P()), "bfloat16")
 
     p = {"embed": weight("embed", (V, D)), "norm": weight("norm", (D,)), "head": weight("head", (D, V))}
-    p["layers"] = [{name: weight(name, shape) for name, shape in SHAPES.items()} for _ in range(LAYERS)]
+    p["layers"] = [{name: weight(name, shape) for name, shape in SHAPES.items()} for _ in range(layers)]
     return sw.explain(decoder, abstract(DECODER, (ROWS, LENGTH), P("dp"), "int64"), p)
 
 
@@ -196,6 +196,13 @@ def test_fully_sharded_weights_are_gathered_and_the_batch_stays():
     weights = LAYERS * sizes + D * V
     assert sum(row.bytes for row in gathered) == weights * 2 * 7 // 8  # every weight once, and no activation
     assert batch_moves(explanation) <= 1
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_batch_stays_whatever_number_of_layers_has_weights_over_all_devices(layers):
+    both = P(("dp", "tp"))
+    specs = dict.fromkeys(["embed", "wq", "wk", "wv", "wg", "wu", "wd", "head"], both) | {"wo": P("dp")}
+    assert batch_moves(explained_decoder(specs, layers)) <= 1
 
 
 def batch_moves(explanation):

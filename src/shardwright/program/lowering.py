@@ -1,8 +1,9 @@
 """From a traced program to a final one: propagate, partition, passes.
 
 Propagation knows no prices, and what it wants can cost more than it saves. Where that may be so, operations are also planned one
-by one, as eager calls are; what communicates less is kept, unless devices would compute more. Programs that hold loops or
-choices are lowered as propagation wants them; so the programs inside are compared, each on its own.
+by one, as eager calls are; what communicates less is kept, unless devices would compute more or the batch would lose the axes
+that integer inputs give it. A program that holds loops or choices is lowered as propagation wants it, the programs inside are
+compared each on its own.
 """
 
 import functools
@@ -63,7 +64,8 @@ def _cheaper(
     if led.costs_more and not any(isinstance(node.what, Control) for node in program.nodes):
         alone = WithControl(program, known, led=False)
         other = partition(alone, inputs, outputs)
-        if _seconds(other) < _seconds(parted) and _work(other) <= MORE_WORK * _work(parted):
+        less = _seconds(other) < _seconds(parted) and _work(other) <= MORE_WORK * _work(parted)
+        if less and _keeps_batch(led, alone):
             inherit_origins(other)
             shorter = optimised(other)
             before, after = _seconds(final), _seconds(shorter)
@@ -80,6 +82,15 @@ def _seconds(program: Program) -> float:
 def _work(program: Program) -> float:
     """Floating-point operations of the busiest device."""
     return sum(node.plan.strategy.work for node in program.nodes if node.plan is not None)
+
+
+def _keeps_batch(led: Partitioner, alone: Partitioner) -> bool:
+    """Whether values that are split as integer inputs are stay so if operations are planned one by one."""
+    for node in led.program.nodes:
+        first = led.known.flowed_first(node)
+        if first and not {*_places(led.made[node])}.intersection(first) <= {*_places(alone.made[node])}:
+            return False
+    return True
 
 
 def _departure(led: Partitioner, alone: Partitioner, before: float, after: float) -> list[str]:

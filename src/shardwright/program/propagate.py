@@ -161,6 +161,11 @@ class Propagation:
             known = self._shardings[dims] = Sharding(self.mesh, P(*dims))
         return known
 
+    def flowed_first(self, node: Node) -> list[tuple[int, str]]:
+        """The axes of a value that come from integer inputs, each with the dim that it splits."""
+        known = self._from.get(node, {})
+        return [(d, axis) for d, axes in enumerate(self.dims[node]) for axis in axes if known.get(axis) == FIRST]
+
     # -- rounds -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
