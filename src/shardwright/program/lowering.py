@@ -1,9 +1,9 @@
 """From a traced program to a final one: propagate, partition, passes.
 
-Propagation knows no prices, and what it wants can cost more than it saves. Where that may be so, operations are also planned one
-by one, as eager calls are; what communicates less is kept, unless devices would compute more or the batch would lose the axes
-that integer inputs give it. A program that holds loops or choices is lowered as propagation wants it, the programs inside are
-compared each on its own.
+Propagation knows no prices, and what it wants can cost more than it saves. Where that may be so, operations are also planned
+one by one, as eager calls are. What communicates less is kept, unless devices would compute more or the batch would lose the
+axes that integer inputs give it. A program that holds loops or choices is lowered as propagation wants it; the programs
+inside are compared each on its own.
 """
 
 import functools
