@@ -1,7 +1,7 @@
 """Partitioning: every operation becomes local computations on shards, and everything that moves an explicit step."""
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from shardwright.errors import ProgramError
@@ -106,7 +106,7 @@ class Partitioner:
     def _lowered(self, node: Node) -> Node:
         what = node.what
         if isinstance(what, Apply):
-            return self._operation(node) if node.nodes else self._made_from_nothing(node, what)
+            return self._operation(node, what) if node.nodes else self._made_from_nothing(node, what)
         if isinstance(what, Constant):
             return self.graph.add(what, (), node.types)
         if isinstance(what, Constrain):
@@ -143,19 +143,21 @@ class Partitioner:
     def _wanted(self, node: Node) -> Sharding | None:
         return self.known.wanted(node) if self.led or node in self.known.closed else None
 
-    def _operation(self, node: Node) -> Node:
-        plan = self._plan(node)
-        if plan.strategy.time and self._move_for_several(node):
-            plan = self._plan(node)
+    def _operation(self, node: Node, what: Apply) -> Node:
+        operands = [self.made[x] if isinstance(x, Node) else x for x in node.inputs]
+        wanted = (self._wanted(node),) if len(node.types) == 1 else ()
+        plan = plan_operation(what.name, _kinds(operands), what.attrs, wanted)
+        if plan.strategy.time:
+            self._move_for_several(node)
+            if any((x, node) in self._for_several for x in node.nodes):
+                operands = [self._for_several.get((x, node), y) for x, y in zip(node.inputs, operands, strict=True)]
+                plan = plan_operation(what.name, _kinds(operands), what.attrs, wanted)
         if self.led:
             self._look_for_steering(node, plan)
         self._note_gathers(plan.gathers, node.source)
         steps = iter(plan.moves)
-        operands = [
-            stepped(self.graph, self._read(x, node), next(steps), node.source) if isinstance(x, Node) else x
-            for x in node.inputs
-        ]
-        made = self._emitted(plan, operands, node.source)
+        placed = [stepped(self.graph, x, next(steps), node.source) if isinstance(x, Node) else x for x in operands]
+        made = self._emitted(plan, placed, node.source)
         sharding = made.types[0].sharding
         if len(made.types) == 1 and sharding is not None and sharding.partial and self._shared(node):
             target = self._wanted(node) or sharding.replace(partial=())
@@ -179,46 +181,34 @@ class Partitioner:
         if plan.strategy.time and (differs or any(steps for x, steps in moves if x in self._steered)):
             self.costs_more = True
 
-    def _read(self, value: Node, reader: Node) -> Node:
-        """A value as an operation reads it."""
-        if not self._for_several:
-            return self.made[value]
-        return self._for_several.get((value, reader)) or self.made[value]
-
-    def _plan(self, node: Node, value: Node | None = None, there: Sharding | None = None) -> OperationPlan:
-        """The plan of an operation; if given, for a value that it reads in another sharding."""
-        kinds = [
-            _kind(self._read(x, node), there if x is value else None) if isinstance(x, Node) else x for x in node.inputs
-        ]
+    def _plan_if(self, node: Node, value: Node, there: Sharding) -> OperationPlan:
+        """The plan of an operation if a value that it reads were in another sharding."""
+        kinds = _kinds([self.made[x] if isinstance(x, Node) else x for x in node.inputs])
+        there_kind = layout_of(there, value.type.shape), value.type.dtype
+        kinds = [there_kind if x is value else kind for x, kind in zip(node.inputs, kinds, strict=True)]
         wanted = (self._wanted(node),) if len(node.types) == 1 else ()
         return plan_operation(node.what.name, kinds, node.what.attrs, wanted)
 
-    def _move_for_several(self, node: Node) -> bool:
+    def _move_for_several(self, node: Node) -> None:
         """Moves what an operation reads, once for it and others, where that takes less than each on its own."""
-        count = len(self._for_several)
         for value in dict.fromkeys(node.nodes):
             if self.reads[value] == 1 or value in self._looked_at:
                 continue
             self._looked_at.add(value)
             ready = [
                 reader
-                for reader in dict.fromkeys(self._users[value])
+                for reader in dict.fromkeys(self.known.users[value])
                 if isinstance(reader.what, Apply)
                 and reader not in self.made
                 and all(x in self.made for x in reader.nodes)
             ]
             made = self.made[value]
-            plans = {reader: partial(self._plan, reader, value) for reader in ready}
+            plans = {reader: partial(self._plan_if, reader, value) for reader in ready}
             common = common_place(value, made.type, plans) if len(ready) > 1 else None
             if common is not None:
                 there = moved(self.graph, made, common.sharding, node.source)
-                self._note_gathers([_gather_of(node.title, made, common.sharding)], node.source)
+                self._note_gathers(_gathers_of(node.title, made, common.sharding), node.source)
                 self._for_several.update({(value, reader): there for reader in common.readers})
-        return len(self._for_several) > count
-
-    @cached_property
-    def _users(self) -> Mapping[Node, Sequence[Node]]:
-        return self.program.users
 
     def _note_gathers(self, gathers: list[ImplicitGather], source: str) -> None:
         if gathers:
@@ -270,12 +260,14 @@ def _type(layout: Layout, dtype: Any) -> Type:
     return Type(layout.shape, dtype, layout.sharding)
 
 
-def _kind(node: Node, there: Sharding | None = None) -> tuple[Any, Any]:
-    """What a value is for a plan, in its own or another sharding."""
+def _kinds(operands: Sequence[Any]) -> list[Any]:
+    return [_kind(x) if isinstance(x, Node) else x for x in operands]
+
+
+def _kind(node: Node) -> tuple[Any, Any]:
     kind = node.type
-    sharding = there or kind.sharding
-    assert sharding is not None
-    return layout_of(sharding, kind.shape), kind.dtype
+    assert kind.sharding is not None
+    return layout_of(kind.sharding, kind.shape), kind.dtype
 
 
 def _differs(plan: OperationPlan) -> bool:
@@ -286,11 +278,13 @@ def _differs(plan: OperationPlan) -> bool:
     return alone.strategy.operands != plan.strategy.operands or alone.strategy.results != plan.strategy.results
 
 
-def _gather_of(operation: str, node: Node, there: Sharding) -> ImplicitGather:
+def _gathers_of(operation: str, node: Node, there: Sharding) -> list[ImplicitGather]:
+    """The implicit gather that moving a value for an operation is, if it is one."""
     shape, dtype, here, _ = node.type
     assert here is not None
+    dims = gathered_dims(here, there)
     received = sum(step.received for step in move_steps(here, there, shape, dtype))
-    return ImplicitGather(operation, f"{node.type} on {there.mesh}", gathered_dims(here, there), received)
+    return [ImplicitGather(operation, f"{node.type} on {there.mesh}", dims, received)] if dims else []
 
 
 def moved(graph: Graph, node: Node, target: Sharding, source: str) -> Node:

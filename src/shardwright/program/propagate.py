@@ -107,6 +107,7 @@ class Propagation:
 
     def __init__(self, program: Program, fixed: Mapping[Node, Sharding], order: Iterable[Node] | None = None) -> None:
         self.program, self.mesh = program, program.mesh
+        self.users = program.users
         self.dims: dict[Node, AxesByDim] = {}
         self.closed: set[Node] = set()
         self.origins: dict[Node, dict[str, str]] = {}
@@ -169,7 +170,7 @@ class Propagation:
     # -- rounds -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        users, operations = self.program.users, self._operations
+        users, operations = self.users, self._operations
         for least in sorted({size for some in self._from.values() for size in some.values()}, reverse=True):
             changed = [node for node, some in self._from.items() if least in some.values()]
             flowing = _Flowing(self.dims, self._from, least)
