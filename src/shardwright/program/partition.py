@@ -199,6 +199,7 @@ class Partitioner:
                 reader
                 for reader in dict.fromkeys(self.known.users[value])
                 if isinstance(reader.what, Apply)
+                and len(reader.nodes) > 1  # else there is no other operand to spare a move
                 and reader not in self.made
                 and all(x in self.made for x in reader.nodes)
             ]

@@ -31,6 +31,8 @@ def common_place(value: Node, kind: Type, readers: Mapping[Node, Callable[[Shard
     if here.partial or here.halo:
         return None
     apart = {node: plan(here) for node, plan in readers.items()}
+    if sum(plan.strategy.time > 0 for plan in apart.values()) < 2:
+        return None  # a move pays if it spares several readers something
     least, best = _time_apart(value, apart) * ROUNDING, None
     work = sum(plan.strategy.work for plan in apart.values())
     for there in _gathered(here, kind.shape):
