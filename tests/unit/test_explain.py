@@ -166,7 +166,7 @@ def repeated(x, w):
 def test_notes_speak_of_the_steps_of_the_table(fn):
     x, w = sw.shard(np.ones((64, 8, 8)), MESH, P("data")), sw.shard(np.ones((8, 8)), MESH, P("model", "data"))
     explanation = sw.explain(fn, x, w)
-    lines = str(explanation).splitlines()
+    lines = explanation.full().splitlines()
     table = {(row.cells[0], row.cells[1]) for row in explanation.rows}
     assert explanation.notes
     for note in explanation.notes:

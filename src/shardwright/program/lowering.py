@@ -1,13 +1,22 @@
-"""From a traced program to a final one: propagate, partition, passes."""
+"""From a traced program to a final one: propagate, partition, passes.
+
+Propagation knows no prices, and what it wants can cost more than it saves. Where that may be so, operations are also planned
+one by one, as eager calls are. What communicates less is kept, unless devices would compute more or the batch would lose the
+axes that integer inputs give it. A program that holds loops or choices is lowered as propagation wants it; the programs
+inside are compared each on its own.
+"""
 
 import contextlib
 import functools
 import gc
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
+from shardwright.eager import mind_gathers
+from shardwright.plan import Step
 from shardwright.program.loops import lower_control
-from shardwright.program.node import Node, Pick, Program, Settle, noted
+from shardwright.program.node import Apply, Communicates, Control, Node, Pick, Program, Settle, noted
 from shardwright.program.partition import Partitioner, partition
 from shardwright.program.passes import optimised
 from shardwright.program.propagate import Propagation
@@ -16,6 +25,7 @@ from shardwright.sharding import Sharding
 _lock = threading.Lock()
 _under_way = 0  # programs that are being lowered, in all threads
 _resumes = False  # whether the collector ran before the first of them
+MORE_WORK = 1.01  # by which devices may compute more if they communicate less: masks and positions, not products
 
 
 @contextlib.contextmanager
@@ -54,12 +64,89 @@ def lower(
         s if n.type.local else s or known.wanted(n) or Sharding(program.mesh)
         for s, n in zip(given, program.inputs, strict=True)
     ]
-    parted = partition(WithControl(program, known), there, outputs or [None] * len(program.outputs))
-    final = optimised(parted)
-    final.stages = {"traced": program, "partitioned": parted, "final": final}
+    lowered = _cheaper(program, known, there, outputs or [None] * len(program.outputs))
+    for gathers, source, weights in lowered.partitioner.gathers:
+        mind_gathers(gathers, source, weights=weights)
+    final = lowered.final
+    final.stages = {"traced": program, "partitioned": lowered.partitioned, "final": final}
     final.propagated = functools.partial(_labelled, program, known)
-    final.notes = [*final.notes, *conflicts(program, known)]
+    final.notes = [*final.notes, *(conflicts(program, known) if lowered.partitioner.led else lowered.notes)]
     return final
+
+
+class _Lowered(NamedTuple):
+    """A program in its last stages, who partitioned it, and what is to be said of that."""
+
+    partitioner: Partitioner
+    partitioned: Program
+    final: Program
+    notes: list[str]
+
+
+def _cheaper(
+    program: Program, known: Propagation, inputs: Sequence[Any], outputs: Sequence[Sharding | None]
+) -> _Lowered:
+    """The program as propagation wants it, or with its operations planned one by one if that takes less."""
+    led = WithControl(program, known)
+    parted = partition(led, inputs, outputs)
+    final = optimised(parted)
+    if led.costs_more and not any(isinstance(node.what, Control) for node in program.nodes):
+        alone = WithControl(program, known, led=False)
+        other = partition(alone, inputs, outputs)
+        less = _seconds(other) < _seconds(parted) and _work(other) <= MORE_WORK * _work(parted)
+        if less and _keeps_batch(led, alone):
+            inherit_origins(other)
+            shorter = optimised(other)
+            before, after = _seconds(final), _seconds(shorter)
+            if after < before:
+                return _Lowered(alone, other, shorter, _departure(led, alone, before, after))
+    return _Lowered(led, parted, final, [])
+
+
+def _seconds(program: Program) -> float:
+    """What the steps of a program without loops take."""
+    return sum(node.what.time for node in program.nodes if isinstance(node.what, Communicates))
+
+
+def _work(program: Program) -> float:
+    """Floating-point operations of the busiest device."""
+    return sum(node.plan.strategy.work for node in program.nodes if node.plan is not None)
+
+
+def _keeps_batch(led: Partitioner, alone: Partitioner) -> bool:
+    """Whether values that are split as integer inputs are stay so if operations are planned one by one."""
+    for node in led.program.nodes:
+        first = led.known.flowed_first(node)
+        if first and not {*_places(led.made[node])}.intersection(first) <= {*_places(alone.made[node])}:
+            return False
+    return True
+
+
+def _departure(led: Partitioner, alone: Partitioner, before: float, after: float) -> list[str]:
+    """Where a program first departs from what propagation wants, and what that saves."""
+    for node in led.program.nodes:
+        wanted, kind = led.made[node].type, alone.made[node].type
+        if isinstance(node.what, Apply) and node.nodes and wanted != kind:
+            text = f"{node.title}, {kind}: by cost, not {wanted} as propagation wants it"
+            return [noted(f"{text}: {before * 1e6:,.1f} µs of communication become {after * 1e6:,.1f} µs", node.source)]
+    return []
+
+
+def inherit_origins(program: Program) -> None:
+    """Says where axes come from if operations placed them: from an operand that has the axis, else from the step itself."""
+    for node in program.nodes:
+        known = program.origins.setdefault(node, {})
+        for dim, axis in _places(node):
+            if axis not in known:
+                stays = [x for x in node.nodes if (dim, axis) in _places(x) or not isinstance(node.what, Step)]
+                origins = [program.origins[x][axis] for x in stays if axis in program.origins[x]]
+                known[axis] = origins[0] if origins else f"{node.title}, by cost"
+
+
+def _places(node: Node) -> list[tuple[int, str]]:
+    """The axes of a node's results, each with the dim that it splits."""
+    shardings = [kind.sharding for kind in node.types if kind.sharding is not None]
+    return [(dim, axis) for sharding in shardings for dim, axes in enumerate(sharding.dims) for axis in axes]
 
 
 class WithControl(Partitioner):

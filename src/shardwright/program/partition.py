@@ -1,20 +1,22 @@
 """Partitioning: every operation becomes local computations on shards, and everything that moves an explicit step."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from shardwright.eager import mind_gathers
 from shardwright.errors import ProgramError
 from shardwright.plan import (
     Each,
     Fetch,
     FromLocal,
+    ImplicitGather,
     Local,
     LocalStep,
     OperationPlan,
     Slot,
     Step,
     ToLocal,
+    gathered_dims,
     make_plan,
     move_steps,
     plan_operation,
@@ -35,6 +37,7 @@ from shardwright.program.node import (
     noted,
 )
 from shardwright.program.propagate import Propagation
+from shardwright.program.sharing import common_place
 from shardwright.sharding import Layout, Sharding, layout_of
 
 
@@ -49,16 +52,29 @@ class Part(NamedTuple):
 
 
 class Partitioner:
-    """Makes the nodes of a partitioned program, in which every value has a sharding."""
+    """Makes the nodes of a partitioned program, in which every value has a sharding.
 
-    def __init__(self, program: Program, known: Propagation) -> None:
-        self.program, self.known = program, known
+    If `led`, operations are planned for where propagation wants their results, else one by one, as eager calls are.
+    """
+
+    def __init__(self, program: Program, known: Propagation, led: bool = True) -> None:
+        self.program, self.known, self.led = program, known, led
         self.graph = Graph()
         self.reads = program.reads
         self.made: dict[Node, Node] = {}
         self.notes: list[str] = []
         self.implicit: set[tuple[str, tuple[str, ...], str]] = set()
+        self.gathers: list[
+            tuple[list[ImplicitGather], str, bool]
+        ] = []  # with the operation's source, and whether weights
         self.origins: dict[Node, dict[str, str]] = {}
+        self._looked_at: set[Node] = set()  # values that several operations read
+        self._for_several: dict[
+            tuple[Node, Node], Node
+        ] = {}  # by value and reader: the value where it was moved for them
+        self.costs_more = False  # whether what propagation wants may cost more than operations planned one by one
+        self._steered: set[Node] = set()
+        self._differs: dict[OperationPlan, bool] = {}
         self._parts: dict[OperationPlan, list[Part]] = {}
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Sharding | None]) -> Program:
@@ -72,7 +88,8 @@ class Partitioner:
         for node in self.program.nodes:
             if node not in self.made:
                 self.made[node] = self._lowered(node)
-            self.origins.setdefault(self.made[node], self.known.origins.get(node, {}))
+            if self.led or node in self.known.closed:
+                self.origins.setdefault(self.made[node], self.known.origins.get(node, {}))
         last = [self._output(node, there) for node, there in zip(self.program.outputs, outputs, strict=True)]
         first = [self.made[node] for node in self.program.inputs]
         result = self.program.like(first, last, self.made)
@@ -118,18 +135,30 @@ class Partitioner:
         raise ProgramError(f"{node.op} needs the partitioner of control flow.")
 
     def _made_from_nothing(self, node: Node, what: Apply) -> Node:
-        sharding = (self.known.wanted(node) or Sharding(self.program.mesh)).for_shape(node.type.shape)
+        wanted = self._wanted(node)
+        if wanted is not None:
+            self._steered.add(node)
+        sharding = (wanted or Sharding(self.program.mesh)).for_shape(node.type.shape)
         attrs = tuple((key, value) for key, value in what.attrs.items() if key != "shape")
         local = make_plan(what.name, sharding, node.type.shape, attrs)
         kind = Type(node.type.shape, node.type.dtype, local.results[0].sharding)
         made = self.graph.add(Compute(local, what.attrs), (), (kind,), node.source)
         return moved(self.graph, made, sharding, node.source)
 
+    def _wanted(self, node: Node) -> Sharding | None:
+        return self.known.wanted(node) if self.led or node in self.known.closed else None
+
     def _operation(self, node: Node, what: Apply) -> Node:
         operands = [self.made[x] if isinstance(x, Node) else x for x in node.inputs]
-        kinds = [_kind(x) if isinstance(x, Node) else x for x in operands]
-        wanted = [self.known.wanted(node)] if len(node.types) == 1 else []
-        plan = plan_operation(what.name, kinds, what.attrs, tuple(wanted))
+        wanted = (self._wanted(node),) if len(node.types) == 1 else ()
+        plan = plan_operation(what.name, _kinds(operands), what.attrs, wanted)
+        if plan.strategy.time:
+            self._move_for_several(node)
+            if any((x, node) in self._for_several for x in node.nodes):
+                operands = [self._for_several.get((x, node), y) for x, y in zip(node.inputs, operands, strict=True)]
+                plan = plan_operation(what.name, _kinds(operands), what.attrs, wanted)
+        if self.led:
+            self._look_for_steering(node, plan)
         if plan.gathered_operands:
             self._mind(node, plan)
         steps = iter(plan.moves)
@@ -137,7 +166,7 @@ class Partitioner:
         made = self._emitted(plan, placed, node.source)
         sharding = made.types[0].sharding
         if len(made.types) == 1 and sharding is not None and sharding.partial and self._shared(node):
-            target = wanted[0] or sharding.replace(partial=())
+            target = self._wanted(node) or sharding.replace(partial=())
             return moved(self.graph, made, target, node.source)  # once for all who read it
         return made
 
@@ -148,13 +177,8 @@ class Partitioner:
         unasked = [(at, gather) for at, gather in plan.gathered_operands if at not in weights]
         meant = [gather for at, gather in plan.gathered_operands if at in weights]
         if meant:
-            mind_gathers(meant, node.source, weights=True)
-        if unasked:
-            mind_gathers([gather for _, gather in unasked], node.source)
-        self.notes += [
-            noted(f"{g.operation} gathers dim {', '.join(map(str, g.dims))} of {g.operand}: {g.bytes:,} B", node.source)
-            for _, g in unasked
-        ]
+            self.gathers.append((meant, node.source, True))
+        self._note_gathers([gather for _, gather in unasked], node.source)
         steps = [step for at, _ in unasked for step in (plan.moves[at] if at is not None else _fetches(plan))]
         self.implicit |= {(step.name, step.axes, node.source) for step in steps if step.received}
 
@@ -165,6 +189,61 @@ class Partitioner:
         ):
             node = node.nodes[0]
         return isinstance(node.what, Input) and node.what.number in self.program.parameters
+
+    def _look_for_steering(self, node: Node, plan: OperationPlan) -> None:
+        """Notes values that lie where propagation wants them and operations alone would not put them, and whether moving
+        such a value, or putting it there, costs anything."""
+        differs = self._differs.get(plan)
+        if differs is None:
+            differs = self._differs[plan] = _differs(plan)
+        if not differs and self._steered.isdisjoint(node.nodes):
+            return
+        free = {
+            a for x, s in zip(node.nodes, plan.strategy.operands, strict=True) if x not in self._steered for a in s.axes
+        }
+        if differs or any(not free.issuperset(s.axes) for s in plan.strategy.results):
+            self._steered.add(node)
+        moves = zip(node.nodes, plan.moves, strict=True)
+        if plan.strategy.priced.communication and (differs or any(steps for x, steps in moves if x in self._steered)):
+            self.costs_more = True
+
+    def _plan_if(self, node: Node, value: Node, there: Sharding) -> OperationPlan:
+        """The plan of an operation if a value that it reads were in another sharding."""
+        kinds = _kinds([self.made[x] if isinstance(x, Node) else x for x in node.inputs])
+        there_kind = layout_of(there, value.type.shape), value.type.dtype
+        kinds = [there_kind if x is value else kind for x, kind in zip(node.inputs, kinds, strict=True)]
+        wanted = (self._wanted(node),) if len(node.types) == 1 else ()
+        return plan_operation(node.what.name, kinds, node.what.attrs, wanted)
+
+    def _move_for_several(self, node: Node) -> None:
+        """Moves what an operation reads, once for it and others, where that takes less than each on its own."""
+        for value in dict.fromkeys(node.nodes):
+            if self.reads[value] == 1 or value in self._looked_at:
+                continue
+            self._looked_at.add(value)
+            ready = [
+                reader
+                for reader in dict.fromkeys(self.known.users[value])
+                if isinstance(reader.what, Apply)
+                and len(reader.nodes) > 1  # else there is no other operand to spare a move
+                and reader not in self.made
+                and all(x in self.made for x in reader.nodes)
+            ]
+            made = self.made[value]
+            plans = {reader: partial(self._plan_if, reader, value) for reader in ready}
+            common = common_place(value, made.type, plans) if len(ready) > 1 else None
+            if common is not None:
+                there = moved(self.graph, made, common.sharding, node.source)
+                self._note_gathers(_gathers_of(node.title, made, common.sharding), node.source)
+                self._for_several.update({(value, reader): there for reader in common.readers})
+
+    def _note_gathers(self, gathers: list[ImplicitGather], source: str) -> None:
+        if gathers:
+            self.gathers.append((gathers, source, False))
+            self.notes += [
+                noted(f"{g.operation} gathers dim {', '.join(map(str, g.dims))} of {g.operand}: {g.bytes:,} B", source)
+                for g in gathers
+            ]
 
     def _emitted(self, plan: OperationPlan, operands: Sequence[Any], source: str) -> Node:
         """The nodes of an operation whose operands are in place; the last one, which has the results."""
@@ -213,10 +292,31 @@ def _type(layout: Layout, dtype: Any) -> Type:
     return Type(layout.shape, dtype, layout.sharding)
 
 
+def _kinds(operands: Sequence[Any]) -> list[Any]:
+    return [_kind(x) if isinstance(x, Node) else x for x in operands]
+
+
 def _kind(node: Node) -> tuple[Any, Any]:
     kind = node.type
     assert kind.sharding is not None
     return layout_of(kind.sharding, kind.shape), kind.dtype
+
+
+def _differs(plan: OperationPlan) -> bool:
+    """Whether an operation is planned otherwise than it would be if nothing said where its result is wanted."""
+    if plan.wanted in ((), (None,)) or not (plan.strategy.priced.communication or any(plan.moves)):
+        return False
+    alone = plan_operation(plan.op.name, plan.kinds, plan.attrs, (None,))
+    return alone.strategy.operands != plan.strategy.operands or alone.strategy.results != plan.strategy.results
+
+
+def _gathers_of(operation: str, node: Node, there: Sharding) -> list[ImplicitGather]:
+    """The implicit gather that moving a value for an operation is, if it is one."""
+    shape, dtype, here, _ = node.type
+    assert here is not None
+    dims = gathered_dims(here, there)
+    received = sum(step.received for step in move_steps(here, there, shape, dtype))
+    return [ImplicitGather(operation, f"{node.type} on {there.mesh}", dims, received)] if dims else []
 
 
 def moved(graph: Graph, node: Node, target: Sharding, source: str) -> Node:

@@ -4,8 +4,10 @@ Inputs, constants and constraints are closed: they give and never take. All othe
 neighbours propose, round by round: in a round every operation looks at the state before it and proposes, per factor,
 the longest list of axes that one of its values has there; then each value takes what extends what it has. Conflicts are
 settled by cost: axes of larger tensors, which cost more to move, flow to their fixed point first, and within a round the
-larger tensor's proposal wins; equal ones are settled by the names of their axes. So the result does not depend on the
-order of nodes. What is taken is never given back: the rounds end.
+larger tensor's proposal wins; equal ones are settled by the names of their axes. Integer inputs (token ids, labels,
+positions) flow before all others: they are small, but what they say is where the batch is, and 1 MB of ids would lose to
+1 GB of an embedding table. So the result does not depend on the order of nodes. What is taken is never given back: the
+rounds end.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,11 +17,13 @@ from typing import NamedTuple
 from shardwright.mesh import Mesh, overlap
 from shardwright.ops import Dims, Rule
 from shardwright.plan import dims_of, homes
-from shardwright.program.node import Apply, Constrain, Node, Pick, Program, Settle, short_source
+from shardwright.program.node import Apply, Constant, Constrain, Input, Node, Pick, Program, Settle, short_source
 from shardwright.sharding import P, Sharding
 
 Axes = tuple[str, ...]
 AxesByDim = tuple[Axes, ...]
+
+FIRST = 1 << 62  # the weight of what flows first: more bytes than any tensor has
 
 
 class Proposal(NamedTuple):
@@ -30,6 +34,18 @@ class Proposal(NamedTuple):
     dim: int
     origin: str
     sizes: tuple[int, ...]  # of the tensor that each axis comes from
+
+
+class Conflict(NamedTuple):
+    """That a dim of a value has other axes than some origin proposes."""
+
+    dim: int
+    axes: Axes
+    proposed: Axes
+    origin: str
+
+    def __str__(self) -> str:
+        return f"dim {self.dim} is {_shown(self.axes)}, not {_shown(self.proposed)} as {self.origin} has it"
 
 
 class Extension(NamedTuple):
@@ -91,11 +107,12 @@ class Propagation:
 
     def __init__(self, program: Program, fixed: Mapping[Node, Sharding], order: Iterable[Node] | None = None) -> None:
         self.program, self.mesh = program, program.mesh
+        self.users = program.users
         self.dims: dict[Node, AxesByDim] = {}
         self.closed: set[Node] = set()
         self.origins: dict[Node, dict[str, str]] = {}
-        self.conflicts: dict[Node, list[str]] = {}
-        self._from: dict[Node, dict[str, int]] = {}  # for each value and axis the bytes of the tensor it comes from
+        self.conflicts: dict[Node, dict[Conflict, None]] = {}
+        self._from: dict[Node, dict[str, int]] = {}  # for each value and axis the weight of the tensor it comes from
         self._names = dict(zip(program.inputs, program.names, strict=True))
         self._shardings: dict[AxesByDim, Sharding] = {}
         self._taken: dict[tuple[AxesByDim, int, Axes], Axes] = {}
@@ -111,7 +128,7 @@ class Propagation:
                 self.dims[node] = tuple(known.dims)
                 axes = [a for axes in known.dims for a in axes]
                 self.origins[node] = dict.fromkeys(axes, self._named(node))
-                self._from[node] = dict.fromkeys(axes, _bytes(node))
+                self._from[node] = dict.fromkeys(axes, _weight(node))
         self._operations: dict[Node, tuple[Operation, tuple[Node, ...]]] = {}
         self._find_operations(nodes)
         self._run()
@@ -145,10 +162,15 @@ class Propagation:
             known = self._shardings[dims] = Sharding(self.mesh, P(*dims))
         return known
 
+    def flowed_first(self, node: Node) -> list[tuple[int, str]]:
+        """The axes of a value that come from integer inputs, each with the dim that it splits."""
+        known = self._from.get(node, {})
+        return [(d, axis) for d, axes in enumerate(self.dims[node]) for axis in axes if known.get(axis) == FIRST]
+
     # -- rounds -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        users, operations = self.program.users, self._operations
+        users, operations = self.users, self._operations
         for least in sorted({size for some in self._from.values() for size in some.values()}, reverse=True):
             changed = [node for node, some in self._from.items() if least in some.values()]
             flowing = _Flowing(self.dims, self._from, least)
@@ -163,19 +185,23 @@ class Propagation:
                     flowing.pop(value, None)
 
     def _propose(self, node: Node, flowing: "_Flowing", proposals: dict[Node, list[Proposal]]) -> None:
-        """Adds what an operation proposes for its operands and results."""
+        """Adds what an operation proposes for its operands and results, if they can take any of it."""
         operation, values = self._operations[node]
         for at, dim, axes, by, last in operation.extensions(tuple([flowing[value] for value in values])):
             value, giver = values[at], values[by]
             if value not in self.closed:
                 known = self.origins.get(giver)
                 origin = known[last] if known is not None and last in known else node.title
+                dims = self.dims[value]
+                if self._extended(dims, dim, axes) == dims[dim]:
+                    self._compare(value, dim, axes, origin)
+                    continue
                 size = operation.sizes[by]
                 sizes = tuple([self._size_of(giver, value, axis, size) for axis in axes])
                 proposals.setdefault(value, []).append(Proposal(-size, axes, dim, origin, sizes))
 
     def _size_of(self, giver: Node, value: Node, axis: str, default: int) -> int:
-        """The bytes of the tensor that an axis comes from; of a piece of an axis, that of the axis."""
+        """The weight of the tensor that an axis comes from; of a piece of an axis, that of the axis."""
         for node in (giver, value):
             known = self._from.get(node, {})
             if axis in known:
@@ -196,12 +222,14 @@ class Propagation:
                 self.dims[value] = (*dims[:dim], wanted, *dims[dim + 1 :])
                 self.origins.setdefault(value, {}).update(dict.fromkeys(wanted[len(old) :], proposal.origin))
                 self._from.setdefault(value, {}).update({a: sizes[a] for a in wanted[len(old) :]})
-            if wanted[: len(proposal.axes)] != proposal.axes:
-                text = f"dim {dim} is {_shown(wanted)}, not {_shown(proposal.axes)} as {proposal.origin} has it"
-                known = self.conflicts.setdefault(value, [])
-                if text not in known:
-                    known.append(text)
+            self._compare(value, dim, proposal.axes, proposal.origin)
         return self.dims[value] is not before
+
+    def _compare(self, value: Node, dim: int, proposed: Axes, origin: str) -> None:
+        """Notes it if a value does not have the axes that were proposed."""
+        axes = self.dims[value][dim]
+        if axes[: len(proposed)] != proposed:
+            self.conflicts.setdefault(value, {})[Conflict(dim, axes, proposed, origin)] = None
 
     def _extended(self, dims: AxesByDim, dim: int, axes: Axes) -> Axes:
         """What a dim has after it took as many of the axes as fit beside those of all dims."""
@@ -269,3 +297,16 @@ def _bytes(node: Node) -> int:
     for n in node.type.shape:
         total *= n
     return total
+
+
+def _weight(node: Node) -> int:
+    """How early the axes of a closed value flow: integer inputs first, the others by their bytes.
+
+    Integers of 8 and 16 bits count by their bytes: they are quantised weights rather than indices.
+    """
+    dtype = node.type.dtype
+    return (
+        FIRST
+        if isinstance(node.what, Input | Constant) and dtype.kind in "iu" and dtype.itemsize >= 4
+        else _bytes(node)
+    )
