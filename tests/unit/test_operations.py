@@ -495,8 +495,8 @@ def test_explain_says_what_was_considered_and_why():
     explanation = sw.explain(lambda a, b: a @ b, a, b)
     (step,) = explanation.operations
     assert step.operation == "matmul"
-    assert step.operands == ("f64[128@data,64@model]", "f64[64@model,32]")
-    assert [row.collective for row in explanation.rows] == ["all_slice model", "", "all_reduce model"]
+    assert step.operands == ("f64[128@data,64]", "f64[64,32@model]")
+    assert [row.collective for row in explanation.rows] == ["all_to_all model", ""]
     assert len(step.considered) > 4
     assert all(step.chosen.time <= other.time for other in step.considered)
     text = str(explanation)
@@ -507,8 +507,10 @@ def test_explain_says_what_was_considered_and_why():
     assert "defers" in partial_sum.reason
     assert "until the result is read" in partial_sum.reason
     assert "test_operations.py:" in text
-    assert explanation.total_bytes == 2 * 3 * 64 * 32 * 8 // 4 == explanation.rows[2].lower_bound
-    assert explanation.peak_bytes == (64 * 64 + 16 * 32 + 2 * 64 * 32) * 8  # inputs, product and sum; the slice is gone
+    assert (
+        explanation.total_bytes == 16 * 32 * 8 * 3 // 4 == explanation.rows[0].lower_bound
+    )  # three quarters of a shard
+    assert explanation.peak_bytes == (64 * 64 + 16 * 32 + 2 * 64 * 8) * 8  # inputs, b by columns, the product
 
 
 @pytest.mark.parametrize("left", [P("data", "model"), P("model", "data"), P(("data", "model")), P(None, "model")])
