@@ -17,7 +17,7 @@ OTHER: Term = ("other",)
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
-    """The rounds of a while loop; None if only the data tells."""
+    """The rounds of a while loop; None if their number is data-dependent."""
     known = _KNOWN.search(loop.attributes.get("backend_config", ""))
     if known:
         return int(known[1])

@@ -122,7 +122,7 @@ class Strategy:
 
     @property
     def rank(self) -> tuple[int, float, float, int]:
-        """What is least for the best: idle axes are put to use last, since nobody asked for results split by them."""
+        """What is least for the best: idle axes are put to use last: no operand or wanted result is split by them."""
         return self.idle, *self.priced.rank
 
     @property
