@@ -3,6 +3,8 @@
 Latencies of GPUs are NCCL's own (the table baseLat and hwLat of its tuning.cc, protocol Simple: 8.4 µs, 3.4 µs an NVLink hop,
 9.6 µs a network hop). Those of TPUs are fits of permutes (marin-community/marin#6736); a hop is 1 µs
 (jax-ml.github.io/scaling-book, "How to think about TPUs"). FLOP/s are dense. All GB are 10⁹ bytes, GiB where sources say so.
+
+Not checked against the documents that are named: all figures of a100 and h200, and FLOP/s of dtypes other than bfloat16.
 """
 
 from dataclasses import replace
