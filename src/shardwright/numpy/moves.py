@@ -245,7 +245,7 @@ def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
     return result
 
 
-def put_along_axis(x: Array, indices: Any, values: Any, axis: int) -> None:
+def put_along_axis(x: Array, indices: Any, values: Any, /, axis: int) -> None:
     """Replaces elements of x along a dim in place, one index for each; of several for one element the last one counts.
 
     `nn.scatter_along_axis` adds instead, or takes products, maxima or minima.
