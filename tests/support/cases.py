@@ -768,6 +768,24 @@ def binned(draw, seed):
     return Case([host, *weights], of(snp), of(np), exact=not (density or weights))
 
 
+def grouped(draw, seed):
+    """Groups of any sizes, empty ones included; rows behind the last are zeros."""
+    tokens, k, n, groups = draw(st.integers(0, 12)), *(draw(st.integers(1, 5)) for _ in range(3))
+    ends = sorted(draw(st.lists(st.integers(0, tokens), min_size=groups, max_size=groups)))
+    x, w, sizes = ints((tokens, k), seed), ints((groups, k, n), seed + 1), np.diff([0, *ends])
+    if draw(st.booleans()):
+        x, w = x.astype(np.float64), w.astype(np.float64)
+
+    def numpys(x, w, sizes):
+        which = np.searchsorted(np.cumsum(sizes), np.arange(tokens), side="right")
+        inside = which < groups
+        made = np.zeros((tokens, n), x.dtype)
+        made[inside] = np.einsum("tk,tkn->tn", x[inside], w[which[inside]])
+        return made
+
+    return Case([x, w, sizes], nn.grouped_matmul, numpys, exact=True)
+
+
 CASES = {
     **{name: unary(name) for name in UNARY},
     **{name: binary(name) for name in BINARY},
@@ -846,6 +864,7 @@ CASES = {
     "top_k": selected,
     "bincount": counted,
     "histogram": binned,
+    "nn.grouped_matmul": grouped,
     "nn.scatter_reduce": scattered,
     "nn.scatter_along_axis": scattered_along,
     "nn.conv1d": convolution(1),

@@ -150,6 +150,58 @@ def test_what_is_refused(run, error, text):
         run(sw.shard(X, MESH, P()))
 
 
+# -- groups ---------------------------------------------------------------------------------------------------------------
+
+TOKENS, EXPERTS = RNG.standard_normal((10, 40)).astype(np.float32), RNG.standard_normal((4, 40, 5)).astype(np.float32)
+SIZES = np.array([3, 0, 5, 1])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "left"),
+    [
+        (P(), P(), ()),
+        (P(), P(None, None, "model"), ()),
+        (P("data"), P(), ()),
+        (P(None, "model"), P(None, "model"), ("model",)),
+        (P(), P("model"), ("model",)),
+        (P("data"), P("model"), ("model",)),
+        (P("data"), P("model", None, "data"), None),
+        (P(("model", "data")), P(), ()),
+    ],
+)
+def test_groups_of_rows_are_multiplied_as_in_jax_and_torch(tokens, experts, left):
+    """Split groups and a split inner dim leave a sum; the last row is in no group."""
+    x, w, sizes = sw.shard(TOKENS, MESH, tokens), sw.shard(EXPERTS, MESH, experts), sw.replicate(SIZES, MESH)
+    result = nn.grouped_matmul(x, w, sizes)
+    assert left is None or result.sharding.partial == left
+    np.testing.assert_allclose(np.asarray(result), jax.lax.ragged_dot(TOKENS, EXPERTS, SIZES), rtol=1e-4, atol=1e-4)
+    parts = [rows @ matrix for rows, matrix in zip(t(TOKENS).split([*SIZES, 1]), t(EXPERTS), strict=False)]
+    np.testing.assert_allclose(np.asarray(result)[:9], torch.cat(parts), rtol=1e-4, atol=1e-4)
+    assert not np.asarray(result)[9].any()
+
+
+def test_devices_multiply_the_rows_of_their_groups():
+    """8 experts over 4 devices: a quarter of the work each; only the sum of the results is communicated."""
+    mesh = sw.Mesh(x=4)
+    x, w = sw.replicate(np.ones((16, 64), np.float32), mesh), sw.shard(np.ones((8, 64, 64), np.float32), mesh, P("x"))
+    rows = sw.explain(lambda x, w, sizes: nn.grouped_matmul(x, w, sizes), x, w, sw.replicate(np.full(8, 2), mesh)).rows
+    assert [row.work for row in rows if row.operation == "grouped_matmul" and not row.collective] == [
+        2 * 16 * 64 * 64 / 4
+    ]
+    assert [(row.collective, row.bytes) for row in rows if row.collective] == [
+        ("all_reduce x", 2 * 16 * 64 * 4 * 3 // 4)
+    ]
+
+
+def test_group_sizes_are_checked():
+    x, w = sw.shard(TOKENS, MESH, P()), sw.shard(EXPERTS, MESH, P("model"))
+    for sizes in ([3, 0, 5, 3], [3, -1, 5, 1], [20, -15, 1, 1]):
+        with pytest.raises(OperationError, match="group_sizes must be 0 or more and sum up to 10 at most"):
+            nn.grouped_matmul(x, w, np.array(sizes))
+    with pytest.raises(OperationError, match=r"takes x \(tokens, k\), w \(groups, k, n\) and group_sizes \(groups,\)"):
+        nn.grouped_matmul(x, w, np.array([1, 2]))
+
+
 # -- selections -----------------------------------------------------------------------------------------------------------
 
 

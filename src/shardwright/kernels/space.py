@@ -42,6 +42,15 @@ class NumpySpace:
         made[targets[begins]] = combine(made[targets[begins]], totals)
         return made
 
+    @staticmethod
+    def grouped_matmul(x: Any, w: Any, first: Any, last: Any) -> Any:
+        """Rows first[g] to last[g] of x times w[g], for every g; zeros in all other rows."""
+        made = np.zeros((len(x), w.shape[-1]), x.dtype)
+        for matrix, start, stop in zip(w, first.tolist(), last.tolist(), strict=True):
+            if start < stop:
+                np.matmul(x[start:stop], matrix, out=made[start:stop])
+        return made
+
 
 _COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 NUMPY = NumpySpace()

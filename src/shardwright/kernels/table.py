@@ -12,6 +12,7 @@ import shardwright.kernels.scattering as sc
 import shardwright.kernels.windows as wi
 from shardwright.kernels.call import Call, Data
 from shardwright.kernels.contraction import contract
+from shardwright.kernels.grouped import grouped_matmul
 from shardwright.ops import OPS, small_dtype
 
 Kernel = Callable[..., Any]
@@ -38,6 +39,7 @@ KERNELS: dict[str, Kernel] = {
     "any": al.reduction("any", lambda dtype: False),
     "first_true": al.first_true,
     "einsum": contract,
+    "grouped_matmul": grouped_matmul,
     # moves
     "permute_dims": mv.permute_dims,
     "reshape": mv.reshape,

@@ -15,6 +15,7 @@ from shardwright.errors import OperationError
 from shardwright.numpy import (
     astype,
     broadcast_to,
+    cumulative_sum,
     einsum,
     exp,
     expand_dims,
@@ -154,6 +155,29 @@ def linear(x: Array, weight: Any, bias: Any = None) -> Array:
     """x @ weight + bias; the weight is `in, out`."""
     y = x @ weight
     return y if bias is None else y + bias
+
+
+def grouped_matmul(x: Array, w: Any, group_sizes: Any) -> Array:
+    """Each group of rows of x (tokens, k) times its own matrix of w (groups, k, n): the products of a mixture of experts.
+
+    The first `group_sizes[0]` rows belong to the first group, and so on; rows behind the last group are zeros. Groups that
+    are split leave a pending sum, as does a split k: each device multiplies the rows of its own groups.
+    """
+    a, matrices, counts = arrays("grouped_matmul", x, w, group_sizes)
+    counts = index_array("grouped_matmul", counts, "group_sizes")
+    if a.ndim != 2 or matrices.ndim != 3 or matrices.shape[1] != a.shape[1] or counts.shape != matrices.shape[:1]:
+        raise OperationError(
+            f"grouped_matmul takes x (tokens, k), w (groups, k, n) and group_sizes (groups,); got shapes {a.shape}, "
+            f"{matrices.shape} and {counts.shape}."
+        )
+    tokens, dtype = a.shape[0], np.result_type(a.dtype, matrices.dtype)
+    text = (
+        f"grouped_matmul: group_sizes must be 0 or more and sum up to {tokens} at most, the number of rows; got {{}}."
+    )
+    bounds = Attrs(low=0, high=tokens, error=OperationError, text=text)
+    ends = apply("in_range", (cumulative_sum(apply("in_range", (counts,), bounds), dtype=np.int64),), bounds)
+    result: Array = apply("grouped_matmul", (astype(a, dtype), astype(matrices, dtype), ends))
+    return result
 
 
 @taped

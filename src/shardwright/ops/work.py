@@ -45,4 +45,13 @@ def of_operand(operand: int) -> Work:
     return count
 
 
+def grouped(rule: Rule, sizes: Mapping[str, int]) -> float:
+    """Two operations for each row, inner index and column: a device that holds some of the groups multiplies their rows alone.
+
+    How many rows a group has depends on data: groups count as equal.
+    """
+    share = sizes["g"] / max(rule.sizes["g"], 1)
+    return 2.0 * sizes["t"] * sizes["k"] * sizes["n"] * share
+
+
 NONE, ONE, TWO = points(0), points(1), points(2)

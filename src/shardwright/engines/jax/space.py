@@ -166,6 +166,17 @@ class JaxSpace:
             return jnp.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
         return jnp.matmul(a, b)
 
+    def grouped_matmul(self, x: Array, w: Array, first: Array, last: Array) -> Array:
+        """Rows first[g] to last[g] of x times w[g], for every g; zeros in all other rows.
+
+        The rows of the groups follow one another. `ragged_dot` wants the first of them in front.
+        """
+        begin, rows = jnp.min(first), jnp.arange(x.shape[0])
+        sizes = (last - first).astype(np.int32)
+        made = lax.ragged_dot(jnp.roll(x, -begin, axis=0), w, sizes)
+        made = jnp.where((rows < jnp.sum(sizes))[:, None], made, jnp.zeros((), made.dtype))
+        return jnp.roll(made, begin, axis=0).astype(x.dtype)
+
     # -- elements moved -----------------------------------------------------------------------------------------------
 
     def reshape(self, x: Array, shape: Sequence[int]) -> Array:

@@ -116,6 +116,14 @@ class TorchSpace:
             return torch.matmul(x, y)
         return self._product(x, y) if floats or self.device.type == "cpu" else self._host(np.matmul, x, y)
 
+    def grouped_matmul(self, x: Tensor, w: Tensor, first: Tensor, last: Tensor) -> Tensor:
+        """Rows first[g] to last[g] of x times w[g], for every g; zeros in all other rows."""
+        made = torch.zeros((len(x), w.shape[-1]), dtype=x.dtype, device=x.device)
+        for matrix, start, stop in zip(w, first.tolist(), last.tolist(), strict=True):
+            if start < stop:
+                made[start:stop] = self.matmul(x[start:stop], matrix)
+        return made
+
     # -- elements moved -------------------------------------------------------------------------------------------
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
