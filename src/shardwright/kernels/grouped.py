@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardwright.kernels.call import Call, Data
-from shardwright.ops import is_small
+from shardwright.ops import work_dtype
 
 
 def grouped_matmul(call: Call, x: Data, w: Data, ends: Data) -> Data:
@@ -13,7 +13,7 @@ def grouped_matmul(call: Call, x: Data, w: Data, ends: Data) -> Data:
     """
     xp, n, (tokens, weights, _) = call.xp, call.n, call.operands
     lanes = call.lanes(x, w, ends)
-    wide = np.dtype(np.float32) if is_small(call.dtypes[0]) else call.dtypes[0]
+    wide = work_dtype(call.dtypes[0])
     x, w = call.filled(0, x, [1], 0), call.filled(1, w, [1], 0)
     rows, groups, width = x.shape[n], w.shape[n], w.shape[-1]
     if 0 in (rows, groups, width, x.shape[-1]):

@@ -5,6 +5,7 @@ from typing import Any
 
 import shardwright.kernels.along as al
 import shardwright.kernels.assignment as asg
+import shardwright.kernels.attention as at
 import shardwright.kernels.dynamic as dy
 import shardwright.kernels.elementwise as el
 import shardwright.kernels.moves as mv
@@ -40,6 +41,10 @@ KERNELS: dict[str, Kernel] = {
     "first_true": al.first_true,
     "einsum": contract,
     "grouped_matmul": grouped_matmul,
+    "attention": at.attention,
+    "attention parts": at.parts,
+    "attention weights": at.weights,
+    "attention merged": at.merged,
     # moves
     "permute_dims": mv.permute_dims,
     "reshape": mv.reshape,

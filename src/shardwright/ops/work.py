@@ -54,4 +54,11 @@ def grouped(rule: Rule, sizes: Mapping[str, int]) -> float:
     return 2.0 * sizes["t"] * sizes["k"] * sizes["n"] * share
 
 
+def attention(rule: Rule, sizes: Mapping[str, int]) -> float:
+    """For each pair of a query and a key two products that are summed, and six operations on their score. All pairs count, also
+    those that a causal mask leaves out: a device that has the last queries computes them all."""
+    pairs = math.prod(n for factor, n in sizes.items() if factor not in ("d", "e"))
+    return pairs * (2.0 * sizes["d"] + 2.0 * sizes["e"] + 6.0)
+
+
 NONE, ONE, TWO = points(0), points(1), points(2)
