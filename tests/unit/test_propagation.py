@@ -141,7 +141,7 @@ def test_explain_says_where_a_program_departs_from_propagation_and_where_axes_co
     assert [row.origins for row in explanation.collectives] == [{"tp": "all_to_all, by cost"}] * 3
     assert explanation.rows[-1].origins == {"tp": "all_to_all, by cost"}
     (note,) = [note for note in explanation.notes if "as propagation wants it" in note]
-    assert "einsum, f32[1,32@tp,2048,2048]: by cost, not f32[1,32,2048,2048@tp] as propagation" in note
+    assert "einsum, f32[1,32@tp,2048,2048]: by cost, not f32[1,32,2048@tp,2048] as propagation" in note
     kept = sw.explain(lambda x, w: snp.tanh(x @ w), abstract(mesh, (8, 8), P("tp")), abstract(mesh, (8, 8), P()))
     assert [row.origins for row in kept.rows] == [{"tp": "x"}] * 2
 
@@ -153,9 +153,8 @@ def test_attention_holds_no_scores_and_moves_what_is_least():
     explanation = sw.explain(lambda q, k, v: nn.scaled_dot_product_attention(q, k, v), q, k, v)
     assert [(row.collective, row.bytes) for row in explanation.collectives] == [("all_to_all tp", 6_291_456)] * 3
     shard = 32 * 2048 * 128 * 4 // 4
-    assert (
-        explanation.memory <= 7 * shard + 3 * 4 * 2**20
-    )  # as they come, as they are moved, the result, and blocks of scores
+    # As they come, as they are moved, the result, and three blocks of 2^20 scores with their sums: no more.
+    assert 7 * shard < explanation.peak_bytes < 7 * shard + 1.1 * 3 * 4 * 2**20
 
 
 # -- decoders: the batch is where the ids say -------------------------------------------------------------------------

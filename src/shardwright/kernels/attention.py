@@ -31,6 +31,14 @@ def blocks_of(batch: int, queries: int, keys: int) -> Blocks:
     return Blocks(rows, min(keys, max(room // max(rows, 1), LEAST)))
 
 
+def scratch(call: Call) -> int:
+    """Bytes that a device needs beside operands and results: scores of a block, their powers and one copy, and sums."""
+    *batch, queries, width = call.results[0].local_shape
+    blocks = blocks_of(math.prod(batch), queries, call.operands[1].local_shape[-2])
+    held = math.prod(batch) * blocks.queries * (3 * blocks.keys + 2 * width)
+    return held * work_dtype(call.dtypes[0]).itemsize
+
+
 class _Operands(NamedTuple):
     """Queries (…, heads, group, queries, width), keys and values (…, heads, 1, keys, width), and a mask that broadcasts to
     scores."""

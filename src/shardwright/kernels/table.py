@@ -99,6 +99,9 @@ KERNELS: dict[str, Kernel] = {
     "repeat": dy.repeat,
 }
 
+# Bytes that a kernel needs for a while beside its operands and results, where that is more than their size tells.
+SCRATCH: dict[str, Callable[[Call], int]] = {"attention": at.scratch, "attention parts": at.scratch}
+
 PLAIN = frozenset(name for name, op in OPS.items() if op.elementwise and name not in _OTHERWISE)  # xp's own functions
 
 
