@@ -32,11 +32,12 @@ def blocks_of(batch: int, queries: int, keys: int) -> Blocks:
 
 
 def scratch(call: Call) -> int:
-    """Bytes that a device needs beside operands and results: scores of a block, their powers and one copy, and sums."""
+    """Bytes that a device needs beside operands and results: scores of a block, masked, their powers and a mask; the sums of
+    all blocks before they are one result."""
     *batch, queries, width = call.results[0].local_shape
     blocks = blocks_of(math.prod(batch), queries, call.operands[1].local_shape[-2])
-    held = math.prod(batch) * blocks.queries * (3 * blocks.keys + 2 * width)
-    return held * work_dtype(call.dtypes[0]).itemsize
+    size = work_dtype(call.dtypes[0]).itemsize
+    return math.prod(batch) * (blocks.queries * blocks.keys * (3 * size + 1) + 2 * queries * (width + 2) * size)
 
 
 class _Operands(NamedTuple):
