@@ -6,7 +6,7 @@ lane, and know of a device only its own sizes and offsets. What a device needs f
 
 from shardwright.kernels.call import Call, Space
 from shardwright.kernels.contraction import contraction
-from shardwright.kernels.space import NUMPY
-from shardwright.kernels.table import KERNELS, PLAIN, run
+from shardwright.kernels.space import NUMPY, NumpySpace
+from shardwright.kernels.table import KERNELS, PLAIN, SCRATCH, run
 
-__all__ = ["KERNELS", "NUMPY", "PLAIN", "Call", "Space", "contraction", "run"]
+__all__ = ["KERNELS", "NUMPY", "PLAIN", "SCRATCH", "Call", "NumpySpace", "Space", "contraction", "run"]

@@ -116,6 +116,8 @@ OPS: dict[str, Op] = _rows_of(
     Op("first_true", f.reduced("first_true", "min"), dt.always(np.int64)),
     # products
     Op("einsum", f.einsum, dt.promoted, w.TWO, contracts=True),
+    Op("grouped_matmul", f.as_text("grouped_matmul", "t k, g k n, s -> t n", sums="k g", whole="s"), dt.first, w.grouped),
+    Op("attention", f.attention, dt.first, w.attention),
     # moves
     _moves("permute_dims", f.permute_dims),
     _moves("reshape", f.reshape),
