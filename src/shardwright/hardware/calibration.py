@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 from shardwright.errors import MeshError
@@ -17,7 +18,7 @@ HOP = 3.4 / 8.4  # of the latency to launch, as NCCL has it: one group size can'
 _TESTS = {"sendrecv": "permute", "alltoall": "all_to_all"}  # tests of nccl-tests that have other names here
 
 _Point = tuple[float, list[tuple[float, float]]]  # measured seconds; per algorithm latencies, and seconds at 1 B/s
-_OUTLIER = 0.05  # relative errors beyond this count by their size, not by its square
+_OUTLIER = 0.4  # errors of logarithms beyond this count by their size, not by its square
 
 
 class Measured(NamedTuple):
@@ -69,11 +70,12 @@ class Calibration:
 
 
 def fitted(measurements: Sequence[Measured], members: int, device: str = "") -> Calibration:
-    """The machine with the latency and bandwidth that are nearest to measured times, by their relative errors.
+    """The machine with the latency and bandwidth that are nearest to measured times, by the logarithms of both.
 
-    A few outliers don't matter. The bandwidth is at most what the largest size shows: its bytes over the time it took beyond
-    the quickest, or over all of it if that is less than twice the quickest; then a note says that it is only what was observed.
-    `device` is what drivers call the chip; if it has the name of a preset the machine has its chip.
+    A few outliers don't matter. The bandwidth is at most what some size shows: its bytes over the time that it took beyond the
+    quickest, or over all of it if that is less than twice the quickest. If it is for the largest size, a note says that the
+    bandwidth is only what was observed. `device` is what drivers call the chip; if it has the name of a preset the machine has
+    its chip.
     """
     known = tuple(one for one in measurements if one.nbytes > 0 and 0 < one.seconds < math.inf)
     sizes = {one.nbytes for one in known}
@@ -100,47 +102,40 @@ def _point(one: Measured, members: int) -> _Point:
 
 
 def _best(points: Sequence[_Point]) -> tuple[float, float, bool]:
-    """The latency and the seconds a byte that fit best, and whether the sizes show a bandwidth.
-
-    Each point is that of one algorithm, the quickest; which one depends on the figures, so both are found in turns, from
-    several latencies to begin with.
-    """
+    """The latency and the seconds a byte that fit best, and whether the sizes show a bandwidth; from several to begin with."""
     quick = min(seconds for seconds, _ in points)
+    paces = [(s - quick if s >= 2 * quick else s) / min(b for _, b in lines) for s, lines in points]
     most, lines = max(points, key=lambda point: min(b for _, b in point[1]))
-    largest, seen = min(b for _, b in lines), most >= 2 * quick
-    least = (most - quick if seen else most) / largest
-    found = []
-    for part in (1.0, 0.3, 0.1, 0.01):
-        latency, pace = part * quick, most / largest
-        for _ in range(30):
-            chosen = [(s, *min(lines, key=lambda line: line[0] * latency + line[1] * pace)) for s, lines in points]
-            latency, pace = _solved(chosen, latency, pace, least)
-        error = sum(abs(math.log(min(a * latency + b * pace for a, b in lines) / s)) for s, lines in points)
-        found.append((error, latency, pace))
-    _, latency, pace = min(found)
+    seen = most >= 2 * quick
+    least = min(paces) if seen else most / min(b for _, b in lines)
+    starts = ((part * quick, max(pace, least)) for part in (1.0, 0.1, 0.01) for pace in (min(paces), max(paces)))
+    _, latency, pace = min(_improved(points, latency, pace, least) for latency, pace in starts)
     return latency, pace, seen
 
 
-def _solved(
-    chosen: Sequence[tuple[float, float, float]], latency: float, pace: float, least: float
-) -> tuple[float, float]:
-    """Non-negative least squares of relative errors; those that were large under the last figures weigh less."""
-    aa = ab = bb = a1 = b1 = 0.0
-    for seconds, first, second in chosen:
-        a, b = first / seconds, second / seconds
-        weight = 1 / max(abs(a * latency + b * pace - 1), _OUTLIER)
-        aa, ab, bb = aa + weight * a * a, ab + weight * a * b, bb + weight * b * b
-        a1, b1 = a1 + weight * a, b1 + weight * b
-    determinant = aa * bb - ab * ab
-    if determinant > 1e-12 * aa * bb:
-        latency, pace = (a1 * bb - b1 * ab) / determinant, (b1 * aa - a1 * ab) / determinant
-    else:  # all points are alike
-        latency, pace = 0.0, b1 / bb
-    if latency < 0:
-        latency, pace = 0.0, b1 / bb
-    if pace < least:
-        latency, pace = max((a1 - least * ab) / aa, 0.0), least
-    return latency, pace
+def _improved(points: Sequence[_Point], latency: float, pace: float, least: float) -> tuple[float, float, float]:
+    """The error, the latency and the pace after steps up and down, in logarithms, that get ever smaller."""
+    step, error = 1.0, _error(points, latency, pace)
+    while step > 1e-3:
+        sides = [
+            (latency * math.exp(i * step), max(pace * math.exp(j * step), least))
+            for i, j in product((-1, 0, 1), repeat=2)
+        ]
+        nearby, *figures = min((_error(points, *side), *side) for side in sides)
+        if nearby < error - 1e-9:
+            error, (latency, pace) = nearby, figures
+        else:
+            step /= 2
+    return error, latency, pace
+
+
+def _error(points: Sequence[_Point], latency: float, pace: float) -> float:
+    """The squares of logarithms of predicted over measured times, those of outliers less."""
+    total = 0.0
+    for seconds, lines in points:
+        off = abs(math.log(min(start * latency + size * pace for start, size in lines) / seconds))
+        total += off * off if off < _OUTLIER else _OUTLIER * (2 * off - _OUTLIER)
+    return total
 
 
 def _seconds(link: Link, members: int, one: Measured) -> float:
