@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
+import shardwright.numpy as snp
 from shardwright import P, hardware
 from shardwright.errors import MeshError
 from shardwright.hardware import Chip, Fabric, Hardware, Level, Link
@@ -206,6 +207,60 @@ def test_prices_grow_with_bytes_and_fall_with_bandwidth():
             times = [slow.seconds(name, n) for n in (1, 10**3, 10**6, 10**9)]
             assert times == sorted(times)
             assert fast.seconds(name, 10**9) < times[-1]
+
+
+# -- exchanges by the links that messages cross ------------------------------------------------------------------------
+
+
+def exchange(mesh, call, shape=(64 * 8, 1000)):
+    """The bytes and the time of the only step of a call on rows split along x."""
+    (row,) = [row for row in sw.explain(call, sw.shard(np.zeros(shape, np.float32), mesh, P("x"))).rows if row.bytes]
+    return row.bytes, row.time
+
+
+def test_rows_from_neighbours_cost_what_a_permute_does():
+    """64 devices with 8 rows of 4,000 B each; RING and LINE: 100 GB/s, 10 µs to launch, 1 µs a hop."""
+    for link in (RING, LINE, SWITCH):
+        mesh = sw.Mesh(x=64, links=link)
+        assert exchange(mesh, lambda x: snp.roll(x, 3, axis=0)) == (12_000, pytest.approx(11e-6 + 12_000 / 100e9))
+        assert exchange(mesh, lambda x: snp.roll(x, 8, axis=0)) == (32_000, pytest.approx(11e-6 + 32_000 / 100e9))
+    assert exchange(
+        sw.Mesh(x=64, links=RING), lambda x: snp.roll(x, -20, axis=0)
+    ) == (  # from two shards away, and three
+        32_000,
+        pytest.approx(10e-6 + 3e-6 + 3 * 32_000 / 100e9),
+    )
+
+
+def test_rows_from_afar_cost_what_an_even_exchange_does():
+    mesh = sw.Mesh(x=64, links=RING)  # 32 hops; a link carries an eighth of 64 shards, and 64/63 of that
+    expected = 10e-6 + 32e-6 + 32_000 * 8 * 64 / 63 / 100e9
+    assert exchange(mesh, lambda x: snp.flip(x, axis=0)) == (32_000, pytest.approx(expected))
+    few = sw.Mesh(x=8, links=RING)  # at most 3 devices apart
+    assert exchange(few, lambda x: snp.flip(x, axis=0), (64, 125)) == (4_000, pytest.approx(13e-6 + 3 * 4_000 / 100e9))
+    grid = sw.Mesh(x=256, hardware="tpu-v5e")  # two torus axes: what follows in number is not next in place
+    _, time = exchange(grid, lambda x: snp.roll(x, 1, axis=0), (256, 100))
+    assert time == pytest.approx(sw.hardware.time("exchange", 400, grid, "x"))
+
+
+def test_blocks_that_move_a_little_cost_what_a_permute_does():
+    mesh = sw.Mesh(x=64, links=RING)
+    cuts = [0, *range(9, 64 * 8 + 1, 8), 64 * 8]
+    assert len(cuts) == 65
+    plan = sw.plan_reshard((64 * 8, 1000), np.float32, mesh, P("x"), sw.Sharding(mesh, P("x"), offsets={0: cuts}))
+    (step,) = plan.steps
+    assert (step.name, step.received) == ("exchange", 4_000)
+    assert step.time == pytest.approx(11e-6 + 4_000 / 100e9)  # a row from the next device
+
+
+def test_no_exchange_is_below_the_bandwidth_bound():
+    for kind, size, distance in itertools.product(
+        ("ring", "line", "switch", "full", "torus"), (2, 3, 8, 64), (1, 2, 7)
+    ):
+        fabric = Fabric([(size, Link(kind, 1e9, 0, 0))])
+        assert fabric.exchanged(1e6, distance) >= 1e6 * fabric.least_pace * (1 - 1e-9)
+        assert fabric.exchanged(1e6, distance) <= fabric.exchanged(1e6) == fabric.seconds("exchange", 1e6)
+        assert fabric.exchanged(0, distance) == 0
 
 
 # -- axes on levels ---------------------------------------------------------------------------------------------------

@@ -119,6 +119,27 @@ class Fabric:
             return lines[0][0] + lines[0][1] * received
         return min([start + pace * received for start, pace in lines])
 
+    def exchanged(self, received: float, distance: int | None = None) -> float:
+        """Seconds of an exchange until the busiest device has received its bytes.
+
+        Without a `distance` every device sends to all others alike. With it messages go at most so many devices along the
+        group: each link of a ring or line carries what so many devices receive, and there are so many hops. The less of both
+        counts, and no less than a permute.
+        """
+        even = self.seconds("exchange", received)
+        if not distance or not self._has_neighbours:
+            return even
+        start, pace = self._permute()[0]
+        slowest = max([(distance if level.is_grid else 1) / level.link.bandwidth for level in self.levels], default=0.0)
+        hop = max(level.link.hop for level in self.levels)
+        return min(even, start + (distance - 1) * hop + max(slowest, pace) * received) if received else 0.0
+
+    @property
+    def _has_neighbours(self) -> bool:
+        """Whether devices that follow one another are next to each other: not along a grid of several axes."""
+        grids = [level for level in self.levels if level.is_grid]
+        return not grids or (len(self.levels) == 1 and len(grids[0].sizes) == 1)
+
     def lines(self, collective: str) -> tuple[Line, ...]:
         """The algorithms of a collective, each with seconds to start and seconds a received byte."""
         if collective not in _MAKERS:
