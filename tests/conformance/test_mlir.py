@@ -9,7 +9,10 @@ import pytest
 from torch_mlir import ir, passmanager
 
 import shardwright as sw
-from record_mlir import FOLDER, TOOLS, answer, answers, has_tool, invalid, written
+from mlir_operations import CASES as READ
+from mlir_operations import ONLY_22
+from mlir_operations import text as read_text
+from record_mlir import FOLDER, TOOLS, answer, answers, has_tool, invalid, read_answers, written
 from shardwright import mlir
 
 CASES = json.loads((FOLDER / "invalid_cases.json").read_text())
@@ -49,6 +52,16 @@ def test_the_recorded_answers_are_those_of_the_tools():
     for dialect in filter(has_tool, TOOLS):
         live = answers(dialect, [invalid(dialect, line) for line in CASES.values()])
         assert live == [ANSWERS[name][dialect] for name in CASES]
+
+
+def test_the_operations_that_we_read_are_operations_of_mlir():
+    recorded = json.loads((FOLDER / "read_answers.json").read_text())
+    assert {name: read_text(name) for name in READ} == {name: entry["text"] for name, entry in recorded.items()}
+    assert [name for name, entry in recorded.items() if entry["shard"]] == []
+    assert {name for name, entry in recorded.items() if entry["mesh"]} == ONLY_22
+    live = [dialect for dialect in TOOLS if has_tool(dialect)]
+    for name, entry in read_answers(live).items():
+        assert {dialect: entry[dialect] for dialect in live} == {dialect: recorded[name][dialect] for dialect in live}
 
 
 def ours():

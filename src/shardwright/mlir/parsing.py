@@ -19,7 +19,7 @@ from xdsl.utils.mlir_lexer import KIND_BY_PUNCTUATION_SPELLING, MLIRLexer, MLIRT
 
 from shardwright.errors import MLIRError
 from shardwright.mlir.dialects import DIALECTS
-from shardwright.mlir.named import ARITH, LINALG, TOSA, TOSA_TYPES
+from shardwright.mlir.named import ARITH, LINALG, MATH, TENSOR, TOSA, TOSA_TYPES
 
 MOST_CHARACTERS = 64 * 2**20
 LENIENT = ("tensor.expand_shape", "tensor.collapse_shape")  # xDSL refuses those to and from no dims, which are valid
@@ -229,9 +229,15 @@ def _sentence(text: str) -> str:
 @cache
 def _context() -> Context:
     context = Context()
-    plain = [builtin.Builtin, func.Func, math.Math, tensor.Tensor, scf.Scf, *DIALECTS.values()]
+    plain = [builtin.Builtin, func.Func, scf.Scf, *DIALECTS.values()]
     more: list[tuple[Dialect, list[Any], list[Any]]] = [(dialect, [], []) for dialect in plain]
-    more += [(arith.Arith, ARITH, []), (linalg.Linalg, LINALG, []), (tosa.TOSA, TOSA, TOSA_TYPES)]
+    more += [
+        (arith.Arith, ARITH, []),
+        (math.Math, MATH, []),
+        (tensor.Tensor, TENSOR, []),
+        (linalg.Linalg, LINALG, []),
+        (tosa.TOSA, TOSA, TOSA_TYPES),
+    ]
     for dialect, operations, attributes in more:
         known = [op for op in dialect.operations if op.name not in {mine.name for mine in operations}]
         context.load_dialect(Dialect(dialect.name, [*known, *operations], [*dialect.attributes, *attributes]))

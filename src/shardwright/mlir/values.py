@@ -130,8 +130,8 @@ def _folded(name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
     if any(x.size > MOST_FOLDED for x in operands) or math.prod(attrs.get("shape", ())) > MOST_FOLDED:
         return None
     with np.errstate(all="ignore"):
-        made = row_function(name, [(x.shape, x.dtype) for x in operands], attrs)(*map(np.ascontiguousarray, operands))
-    return np.asarray(made).reshape(np.shape(made))
+        contiguous = [np.asarray(x, order="C") for x in operands]  # ascontiguousarray would give a scalar a dim
+        return np.asarray(row_function(name, [(x.shape, x.dtype) for x in operands], attrs)(*contiguous))
 
 
 class GlobalView(View):

@@ -102,6 +102,7 @@ OPS: dict[str, Op] = _rows_of(
     *map(_elementwise, _ELEMENTWISE),
     Op("sigmoid", f.elementwise("sigmoid"), dt.floats, w.points(4)),
     Op("gelu", f.elementwise("gelu"), dt.floats, w.points(20)),
+    Op("erf", f.elementwise("erf"), dt.floats, w.points(20)),
     Op("astype", f.elementwise("astype"), dt.given),
     _moves("in_range", f.checked("in_range")),
     Op("clip", f.elementwise("clip"), dt.as_ran(_clip_tried)),
