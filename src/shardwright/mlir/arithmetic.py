@@ -63,11 +63,6 @@ def _remsi(view: View, op: Operation, a: Value, b: Value) -> Value:
     return view.row("subtract", a, view.row("multiply", _truncated_division(view, a, b), b))
 
 
-def _remf(view: View, op: Operation, a: Value, b: Value) -> Value:
-    """With the sign of the dividend, as C's fmod."""
-    return view.row("copysign", view.row("remainder", view.row("abs", a), view.row("abs", b)), a)
-
-
 def _ceildiv(view: View, op: Operation, a: Value, b: Value) -> Value:
     return view.row("negative", view.row("floor_divide", view.row("negative", a), b))
 
@@ -246,7 +241,7 @@ def _named(dialect: str, names: str, rule: Callable[[str], Rule] = _row) -> dict
 
 RULES: dict[str, Rule] = {
     **_named("arith", """addf=add subf=subtract mulf=multiply divf=divide negf=negative maximumf=maximum minimumf=minimum
-        maxnumf=fmax minnumf=fmin floordivsi=floor_divide shli=bitwise_left_shift
+        maxnumf=fmax minnumf=fmin remf=fmod floordivsi=floor_divide shli=bitwise_left_shift
         shrsi=bitwise_right_shift andi=bitwise_and ori=bitwise_or xori=bitwise_xor"""),
     **_named("arith", """divui=floor_divide remui=remainder maxui=maximum minui=minimum shrui=bitwise_right_shift""",
              _as_unsigned),
@@ -256,7 +251,6 @@ RULES: dict[str, Rule] = {
     "arith.maxsi": _of_bits("maximum", "bitwise_and"),  # of i1 true is -1
     "arith.minsi": _of_bits("minimum", "bitwise_or"),
     "arith.divsi": _divsi, "arith.remsi": _remsi, "arith.ceildivsi": _ceildiv, "arith.ceildivui": _ceildivui,
-    "arith.remf": _remf,
     "arith.cmpf": _cmpf, "arith.cmpi": _cmpi, "arith.select": _select,
     **dict.fromkeys(["arith.extf", "arith.truncf", "arith.fptosi"], _cast),
     **dict.fromkeys(["arith.sitofp", "arith.extsi", "arith.index_cast"], _cast_signed),

@@ -39,18 +39,23 @@ def sliced(view: View, value: Value, starts: Sequence[Any], sizes: Sequence[int]
     """A box of a tensor; starts are Python integers or values that the program computes."""
     if is_splat(value):
         return splat(first_of(value), sizes, value.dtype)
+    maps: list[RowMap | None] = [None] * value.ndim
     for dim, (start, size, step) in enumerate(zip(starts, sizes, steps, strict=True)):
-        if isinstance(start, int):
-            last = start + (size - 1) * step
-            if size and not (0 <= start < value.shape[dim] and 0 <= last < value.shape[dim]):
-                raise ShardwrightError(
-                    f"Rows {start} to {last} of dim {dim} are read, which has {value.shape[dim]}. Stay inside the tensor."
-                )
-            if (start, size, step) != (0, value.shape[dim], 1):
-                maps = tuple(RowMap(size, start, step) if d == dim else None for d in range(value.ndim))
-                value = view.row("rows", value, name="slice", maps=maps)
-        else:
-            rows = view.row("add", np.arange(size) * step, view.reshaped(start, (1,)))
+        if not isinstance(start, int):
+            continue
+        last = start + (size - 1) * step
+        if size and not (0 <= start < value.shape[dim] and 0 <= last < value.shape[dim]):
+            raise ShardwrightError(
+                f"Rows {start} to {last} of dim {dim} are read, which has {value.shape[dim]}. Stay inside the tensor."
+            )
+        if (start, size, step) != (0, value.shape[dim], 1):
+            maps[dim] = RowMap(size, start, step)
+    if any(maps):
+        value = view.row("rows", value, name="slice", maps=tuple(maps))
+    for dim, (start, size, step) in enumerate(zip(starts, sizes, steps, strict=True)):
+        if not isinstance(start, int):
+            first = view.reshaped(start, (1,))
+            rows = first if size == 1 else view.row("add", np.arange(size) * step, first)
             value = view.row("take", value, rows, axis=dim)
     return value
 
@@ -88,7 +93,8 @@ def inserted(
         own = (np.arange(sizes[dim]) * steps[dim]).reshape([-1 if d == at else 1 for d in range(len(named))])
         start = starts[dim]
         first = np.asarray(start) if isinstance(start, int) else view.reshaped(start, (1,) * len(named))
-        row = view.broadcast(view.row("add", own, first), block)
+        row = first if sizes[dim] == 1 else view.row("add", own, first)
+        row = view.broadcast(row, block)
         rows.append(view.lifted(view.reshaped(row, (math.prod(block),))))
     rest = [dim for dim in range(len(sizes)) if dim not in named]
     order = (*named, *rest)

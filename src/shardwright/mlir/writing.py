@@ -23,6 +23,7 @@ from shardwright.program import (
     Constrain,
     Input,
     KnownKey,
+    Loop,
     Node,
     Pick,
     Program,
@@ -33,7 +34,6 @@ from shardwright.program import (
 )
 from shardwright.sharding import Sharding, layout_of
 
-UFUNCS = {"power": "pow", "true_divide": "divide", "absolute": "abs", "invert": "bitwise_invert"}
 SPLIT_FREELY = frozenset(
     "astype sum prod max min all any einsum permute_dims reshape broadcast_to sigmoid".split()
 )  # rows that compute on shards what they compute on tensors; element-wise ones do too
@@ -86,6 +86,8 @@ class Writer:
             return self._choice(node, what, operands)
         if isinstance(what, Rounds):
             return self._rounds(node, what, operands)
+        if isinstance(what, Loop):
+            return self._loop(node, what, operands)
         if len(node.types) > 1:
             raise MLIRError(f"{node.title} can't be written: it has {len(node.types)} results. Use other operations.")
         return self.payload(node, operands, self.type_of(node.type))
@@ -102,17 +104,26 @@ class Writer:
             if isinstance(x, Lazy):
                 _ = x.name
 
-    def _results(self, node: Node) -> tuple[str, list[Typed], str]:
+    def _results(self, like: Sequence[Typed]) -> tuple[str, list[Typed], str]:
         """Names for the results of a region: as the line binds them, one by one, and their types."""
-        name, kinds = self.text.name(), [self.type_of(kind) for kind in node.types]
-        many = len(kinds) > 1
-        values = [Typed(f"{name}#{at}" if many else name, *kind) for at, kind in enumerate(kinds)]
-        return f"{name}:{len(kinds)}" if many else name, values, ", ".join(x.type for x in values)
+        name, many = self.text.name(), len(like) > 1
+        values = [Typed(f"{name}#{at}" if many else name, x.shape, x.dtype) for at, x in enumerate(like)]
+        return f"{name}:{len(like)}" if many else name, values, ", ".join(x.type for x in values)
+
+    def _inside(self, program: Program, arguments: Sequence[Typed]) -> list[Typed]:
+        """The nodes of a program in a region; each has its values there only."""
+        saved, self.values = self.values, {}
+        made = self.body(program, arguments)
+        self.values = saved
+        return made
+
+    def _yield(self, values: Sequence[Typed], types: str, op: str = "scf.yield") -> None:
+        names = ", ".join(x.name for x in values)
+        self.text.line(f"{op} {names} : {types}" if values else op)
 
     def _region(self, program: Program, arguments: Sequence[Typed], types: str) -> None:
         self.text.enter()
-        made = self.body(program, arguments)
-        self.text.line(f"scf.yield {', '.join(x.name for x in made)} : {types}")
+        self._yield(self._inside(program, arguments), types)
         self.text.leave()
 
     def _choice(self, node: Node, what: Cond, operands: list[Typed]) -> Any:
@@ -120,7 +131,7 @@ class Writer:
         test, *rest = operands
         own = what.shared + what.captured
         flag = self.text.scalar(f"tensor.extract {test.name}[]", test.type)
-        bound, values, types = self._results(node)
+        bound, values, types = self._results([Typed("", *self.type_of(kind)) for kind in node.types])
         self.text.line(f"{bound} = scf.if {flag} -> ({types}) {{")
         self._region(what.true, rest[:own], types)
         self.text.line("} else {")
@@ -129,19 +140,72 @@ class Writer:
         return values if len(values) > 1 else values[0]
 
     def _rounds(self, node: Node, what: Rounds, operands: list[Typed]) -> Any:
-        if what.tables or len(node.types) != what.carried:
-            raise MLIRError("scan over rows, or one that collects rows, can't be written: carry what it needs instead.")
+        """A loop; where rows are read or collected it carries their number, and the rows collected so far."""
         self._settled(operands)
-        carried, captured = operands[: what.carried], operands[what.carried :]
+        carried, tables = operands[: what.carried], operands[what.carried : what.carried + what.tables]
+        captured = operands[what.carried + what.tables :]
+        counted = bool(tables) or len(node.types) > what.carried
+        states = list(carried)
+        if counted:
+            collected = [self.text.constant(0, *self.type_of(kind)) for kind in node.types[what.carried :]]
+            states = [self.text.constant(0, (), np.int64), *carried, *collected]
+        self._settled(states)
         first, last, step = (self.text.scalar(f"arith.constant {n}", "index") for n in (0, what.rounds, 1))
-        bound, values, types = self._results(node)
-        names = [self.text.name() for _ in range(what.carried + 1)]
-        inner = [Typed(name, x.shape, x.dtype) for name, x in zip(names[1:], carried, strict=True)]
-        pairs = ", ".join(f"{a.name} = {x.name}" for a, x in zip(inner, carried, strict=True))
+        bound, values, types = self._results(states)
+        names = [self.text.name() for _ in range(len(states) + 1)]
+        inner = [Typed(name, x.shape, x.dtype) for name, x in zip(names[1:], states, strict=True)]
+        pairs = ", ".join(f"{a.name} = {x.name}" for a, x in zip(inner, states, strict=True))
         self.text.line(
             f"{bound} = scf.for {names[0]} = {first} to {last} step {step} iter_args({pairs}) -> ({types}) {{"
         )
-        self._region(what.body, [*inner, *captured], types)
+        self.text.enter()
+        made = self._counted(what, inner, tables, captured) if counted else self._inside(what.body, [*inner, *captured])
+        self._yield(made, types)
+        self.text.leave()
+        self.text.line("}")
+        values = values[1:] if counted else values
+        return values if len(node.types) > 1 else values[0]
+
+    def _counted(
+        self, what: Rounds, inner: Sequence[Typed], tables: Sequence[Typed], captured: Sequence[Typed]
+    ) -> list[Typed]:
+        """One round of a loop that reads or collects rows."""
+        counter, *states = inner
+        number = self.rows.reshape(counter, (1,))
+        rows = []
+        for table in tables:
+            row = self.rows.write("take", {"axis": 0}, [table, number], ((1, *table.shape[1:]), table.dtype))
+            rows.append(self.rows.reshape(row, table.shape[1:]))
+        made = self._inside(what.body, [*states[: what.carried], *rows, *captured])
+        collected = []
+        for row, so_far in zip(made[what.carried :], states[what.carried :], strict=True):
+            wide = self.rows.reshape(row, (1, *row.shape))
+            result = so_far.shape, so_far.dtype
+            collected.append(self.rows.write("scatter", {"dims": (0,)}, [so_far, wide, number], result))
+        one = self.text.constant(1, (), np.int64)
+        return [self.rows.write("add", {}, [counter, one], ((), np.int64)), *made[: what.carried], *collected]
+
+    def _loop(self, node: Node, what: Loop, operands: list[Typed]) -> Any:
+        self._settled(operands)
+        own = what.carried + what.captured
+        carried = operands[: what.carried]
+        bound, values, types = self._results(carried)
+
+        def fresh() -> list[Typed]:
+            return [Typed(self.text.name(), x.shape, x.dtype) for x in carried]
+
+        before = fresh()
+        pairs = ", ".join(f"{a.name} = {x.name}" for a, x in zip(before, carried, strict=True))
+        self.text.line(f"{bound} = scf.while ({pairs}) : ({types}) -> ({types}) {{")
+        self.text.enter()
+        (test,) = self._inside(what.condition, [*before, *operands[own:]])
+        flag = self.text.scalar(f"tensor.extract {test.name}[]", test.type)
+        self._yield(before, types, f"scf.condition({flag})")
+        self.text.leave()
+        self.text.line("} do {")
+        after = fresh()
+        self.text.line(f"^bb0({', '.join(f'{x.name}: {x.type}' for x in after)}):")
+        self._region(what.body, [*after, *operands[what.carried : own]], types)
         self.text.line("}")
         return values if len(values) > 1 else values[0]
 
@@ -314,7 +378,7 @@ def written(program: Program, dialect: str, view: str | None, name: str) -> tupl
     """The line of the mesh and the text of the function."""
     if view not in (None, "global", "local"):
         raise MLIRError(f"There is no view {view!r}. Use 'global' or 'local'.")
-    text = Text(program.mesh, dialect)
+    text = Text(program.mesh, dialect, _axes_of(program))
     local = is_local(program) if view is None else view == "local"
     if local:
         return text.header(), _local_function(program, text, name)
@@ -323,6 +387,28 @@ def written(program: Program, dialect: str, view: str | None, name: str) -> tupl
             "The program's arguments or results are tensors per device, which the global view has not. Leave view out."
         )
     return text.header(), _global_function(program, text, name)
+
+
+def _axes_of(program: Program) -> list[str]:
+    """The axes, and pieces of axes, that a program names."""
+    found: dict[str, None] = {}
+    for stage in (program, program.stages.get("traced", program)):
+        _collect(stage, found)
+    return list(found)
+
+
+def _collect(program: Program, found: dict[str, None]) -> None:
+    for node in program.nodes:
+        what = node.what
+        some = [kind.sharding.axes for kind in node.types if kind.sharding is not None]
+        some += [what.sharding.axes] if isinstance(what, Constrain) else []
+        some += (
+            [what.pieces] if isinstance(what, Step) else [what.collective.axes] if isinstance(what, LocalStep) else []
+        )
+        found.update((axis, None) for axes in some for axis in axes)
+        for inner in (getattr(what, name, None) for name in ("true", "false", "body", "condition")):
+            if isinstance(inner, Program):
+                _collect(inner, found)
 
 
 def _function(text: Text, name: str, inputs: Sequence[Typed], outputs: Sequence[Typed]) -> str:
