@@ -45,7 +45,7 @@ class Structured:
             (*inputs, _) = values
             return [RULES[op.name](self.view, op, *inputs)]
         if name in WINDOWS:
-            return [windowed(self.view, op, WINDOWS[name], values)]
+            return [windowed(self.view, op, WINDOWS[name], values, self._combined)]
         if name in PRODUCTS:
             return [self._product(op, PRODUCTS[name], values)]
         rule = getattr(self, f"_{name}", None)

@@ -9,6 +9,7 @@ import numpy as np
 from shardwright.errors import MLIRError
 from shardwright.mesh import Mesh
 from shardwright.mlir.dialects import MESH, SHARD, word
+from shardwright.mlir.statements import Statement
 from shardwright.mlir.types import tensor_name, type_name
 from shardwright.sharding import P, Sharding, layout_of  # noqa: F401  # P in a doctest
 
@@ -91,8 +92,8 @@ class Text:
                 f"The pieces {list(axes)} of mesh axes don't nest, so no mesh of the text has them as axes."
             )
         self.lanes = mesh.lanes(tuple(axes))  # the axes, cut where `axes` has pieces of them: those of the text
-        self.lines: list[str] = []
-        self.indent = 2
+        self.block: list[Statement] = []
+        self._around: list[list[Statement]] = []
         self._names = 0
         self._written: list[dict[str, str]] = [{}]  # for each region around the line the names of what is written
         self.texts: dict[str, str] = {}  # of every name the operation that gives it
@@ -101,8 +102,11 @@ class Text:
     # -- lines and names ----------------------------------------------------------------------------------------------
 
     def line(self, text: str) -> None:
-        """A line of the body."""
-        self.lines.append(" " * self.indent + text)
+        """A statement, or a line between the regions of the last one."""
+        if text[0] in "}^":
+            self.block[-1].parts.append(text)
+        else:
+            self.block.append(Statement(text, 2 + 2 * len(self._around)))
 
     def name(self) -> str:
         """A new name."""
@@ -111,12 +115,15 @@ class Text:
 
     def enter(self) -> None:
         """The following lines are inside a region; constants made there are not seen outside."""
-        self.indent += 2
+        inner: list[Statement] = []
+        self.block[-1].parts.append(inner)
+        self._around.append(self.block)
+        self.block = inner
         self._written.append(dict(self._written[-1]))
 
     def leave(self) -> None:
         """The region ends."""
-        self.indent -= 2
+        self.block = self._around.pop()
         self._written.pop()
 
     def op(self, text: str, shape: Sequence[int], dtype: Any, types: str = "") -> Typed:
@@ -135,10 +142,7 @@ class Text:
     def _once(self, text: str) -> str:
         if text not in self._written[-1]:
             name = self.name()
-            first, *rest = text.split("\n")
-            self.line(f"{name} = {first}")
-            for line in rest:
-                self.line(line)
+            self.line(f"{name} = {text}")
             self._written[-1][text], self.texts[name] = name, text
         return self._written[-1][text]
 
@@ -152,7 +156,7 @@ class Text:
     def constant(self, value: Any, shape: Sequence[int], dtype: Any) -> Known:
         """A constant tensor: one element repeated, or a small array."""
         kind, array = np.dtype(dtype), np.asarray(value, dtype)
-        if array.size > 1 and array.tobytes() == array.ravel()[:1].tobytes() * array.size:
+        if array.size and array.tobytes() == array.ravel()[:1].tobytes() * array.size:
             array = array.ravel()[0]  # one element repeated
         if array.size > MOST_ELEMENTS:
             raise MLIRError(

@@ -1,6 +1,6 @@
 """Convolutions and pooling of linalg, by rows of the table."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,18 @@ from shardwright.errors import ShardwrightError
 from shardwright.mlir.values import Value, View
 from shardwright.ops import RowMap
 
-_COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 
+def windowed(
+    view: View,
+    op: Operation,
+    kinds: tuple[str, str, str, str],
+    values: Sequence[Value],
+    combined: Callable[[str, Value, Value], Value],
+) -> Value:
+    """A convolution, or the windows of a pooling combined; `kinds` are the dims of input, filter and result, by letter.
 
-def windowed(view: View, op: Operation, kinds: tuple[str, str, str, str], values: Sequence[Value]) -> Value:
-    """A convolution, or the windows of a pooling combined; `kinds` are the dims of input, filter and result, by letter."""
+    `combined` combines a result with the value that the output begins with.
+    """
     data, weights, out = values
     dims, window, result, combine = kinds
     spatial = [d for d in "dhw" if d in dims]
@@ -30,7 +37,7 @@ def windowed(view: View, op: Operation, kinds: tuple[str, str, str, str], values
         made = _pooled(view, wide, dims, spatial, maps, combine)
     else:
         made = _convolved(view, wide, view.cast(weights, out.dtype), kinds, maps)
-    return view.row(_COMBINE[combine], made, out)
+    return combined(combine, made, out)
 
 
 def _maps(op: Operation, data: Value, weights: Value, dims: str, window: str, spatial: Sequence[str]) -> list[RowMap]:

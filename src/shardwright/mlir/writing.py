@@ -10,10 +10,12 @@ import numpy as np
 
 from shardwright.errors import MLIRError
 from shardwright.mlir.communication import QueryKey
+from shardwright.mlir.statements import in_order, renumbered
 from shardwright.mlir.text import Lazy, Text, Typed
+from shardwright.mlir.writing_compute import Computes
 from shardwright.mlir.writing_local import Moves
 from shardwright.mlir.writing_rows import Rows
-from shardwright.ops import OPS, Attrs
+from shardwright.ops import Attrs
 from shardwright.plan import Each, FromLocal, Fused, LocalStep, Regroup, Step, ToLocal
 from shardwright.program import (
     Apply,
@@ -32,11 +34,7 @@ from shardwright.program import (
     Settle,
     Type,
 )
-from shardwright.sharding import Sharding, layout_of
-
-SPLIT_FREELY = frozenset(
-    "astype sum prod max min all any einsum permute_dims reshape broadcast_to sigmoid".split()
-)  # rows that compute on shards what they compute on tensors; element-wise ones do too
+from shardwright.sharding import Layout, Sharding, layout_of
 
 
 class Writer:
@@ -77,7 +75,10 @@ class Writer:
         ):  # reductions that share messages, one by one
             (operand,) = _operands(node)
             return self.moves.step(node.nodes[0].what.steps[what.which], self.values[operand])
-        operands = [self.values[x] if isinstance(x, Node) else x for x in node.inputs]
+        known = {*_operands(node)}
+        operands = [
+            self.values[x] if isinstance(x, Node) else x for x in node.inputs if x in known or not isinstance(x, Node)
+        ]
         if isinstance(what, Pick):
             return operands[0][what.which] if isinstance(operands[0], list) else operands[0]
         if isinstance(what, Settle):
@@ -171,15 +172,15 @@ class Writer:
     ) -> list[Typed]:
         """One round of a loop that reads or collects rows."""
         counter, *states = inner
-        number = self.rows.reshape(counter, (1,))
+        number = self.rows.reshaped(counter, (1,))
         rows = []
         for table in tables:
             row = self.rows.write("take", {"axis": 0}, [table, number], ((1, *table.shape[1:]), table.dtype))
-            rows.append(self.rows.reshape(row, table.shape[1:]))
+            rows.append(self.rows.reshaped(row, table.shape[1:]))
         made = self._inside(what.body, [*states[: what.carried], *rows, *captured])
         collected = []
         for row, so_far in zip(made[what.carried :], states[what.carried :], strict=True):
-            wide = self.rows.reshape(row, (1, *row.shape))
+            wide = self.rows.reshaped(row, (1, *row.shape))
             result = so_far.shape, so_far.dtype
             collected.append(self.rows.write("scatter", {"dims": (0,)}, [so_far, wide, number], result))
         one = self.text.constant(1, (), np.int64)
@@ -257,22 +258,19 @@ class GlobalWriter(Writer):
 class LocalWriter(Writer):
     """One device's tensor a value, and collectives."""
 
+    def __init__(self, text: Text) -> None:
+        super().__init__(text)
+        self.computes = Computes(self.rows, self.moves.places)
+
     def type_of(self, kind: Type) -> tuple[tuple[int, ...], Any]:
-        if kind.local is not None:
-            shapes = kind.local.shapes
-        else:
-            assert kind.sharding is not None
-            layout = layout_of(kind.sharding, kind.shape)
-            even = all(extent is None for extent in layout.extents)
-            shapes = (
-                (layout.at(0).local_shape,)
-                if even
-                else tuple(layout.at(p).local_shape for p in range(layout.mesh.size))
-            )
+        """One device's shape: of shards of different sizes the largest, to which the others are padded."""
+        if kind.local is None:
+            return _layout(kind).local_shape, kind.dtype
+        shapes = kind.local.shapes
         if len(set(shapes)) > 1:
             raise MLIRError(
-                f"{kind} has shards of different sizes, {sorted(set(shapes))[:4]}, but one text serves all devices. Pad the "
-                f"tensor, or write view='global'."
+                f"Devices hold tensors of different sizes, {sorted(set(shapes))[:4]}, but one text serves all devices. Pad the "
+                f"tensors."
             )
         return shapes[0], kind.dtype
 
@@ -291,8 +289,7 @@ class LocalWriter(Writer):
     def constant(self, node: Node, value: Any) -> Typed:
         whole, sharding = self.text.constant(np.asarray(value), node.type.shape, node.type.dtype), node.type.sharding
         assert sharding is not None
-        self.type_of(node.type)  # refuses uneven shards
-        return self.moves.moved(whole, Sharding(sharding.mesh), sharding)
+        return self.moves.placed(whole, sharding)
 
     def payload(self, node: Node, operands: list[Any], result: tuple[Any, Any]) -> Typed:
         what = node.what
@@ -308,8 +305,10 @@ class LocalWriter(Writer):
         if isinstance(what, Each):
             return self._each(node, what, operands, result)
         assert isinstance(what, Compute), what
-        self._check_split(node, what)
-        return self.rows.write(what.name, what.attrs, operands, result)
+        held = [_layout(x.type) for x in _operands(node)]
+        if what.name == "einsum":
+            return self.computes.einsum(what.attrs, operands, held, what.local.call.rule, result)
+        return self.computes.write(node.title, what.name, what.attrs, operands, held, _layout(node.type), result[1])
 
     def _each(self, node: Node, what: Each, operands: list[Any], result: tuple[Any, Any]) -> Typed:
         key = what.key
@@ -331,37 +330,19 @@ class LocalWriter(Writer):
             f"element-wise functions and collectives, or write it with shardwright.numpy on arrays."
         )
 
-    def _check_split(self, node: Node, what: Compute) -> None:
-        """Refuse computations that depend on which part of the tensor a device has."""
-        op = OPS.get(what.name)
-        if (op is not None and op.elementwise) or what.name in SPLIT_FREELY:
-            return
-        split = [
-            k.sharding for x in node.nodes for k in x.types if k.sharding is not None and not k.sharding.is_replicated
-        ]
-        if what.name in ("concat", "rows") and not any(self._moves_split(what, s) for s in split):
-            return
-        if split:
-            raise MLIRError(
-                f"{node.title} can't be written for one device: what it does depends on which part of the tensor a device "
-                f"has. Write view='global'."
-            )
-
-    def _moves_split(self, what: Compute, sharding: Sharding) -> bool:
-        """Whether a dim along which rows move is split."""
-        dims = (
-            [what.attrs["axis"]]
-            if what.name == "concat"
-            else [d for d, m in enumerate(what.attrs["maps"]) if m is not None]
-        )
-        return any(d < len(sharding.dims) and sharding.dims[d] for d in dims)
-
 
 def _operands(node: Node) -> tuple[Node, ...]:
     """What a node is written from: of one of several reductions that share messages only its own operand."""
     if isinstance(node.what, Pick) and isinstance(node.nodes[0].what, Fused):
         return (node.nodes[0].nodes[node.what.which],)
+    if isinstance(node.what, Compute) and node.what.name == "in_range":
+        return node.nodes[:1]  # the check of the data is not written
     return node.nodes
+
+
+def _layout(kind: Type) -> Layout:
+    assert kind.sharding is not None
+    return layout_of(kind.sharding, kind.shape)
 
 
 def _single(key: KnownKey) -> bool:
@@ -411,12 +392,14 @@ def _collect(program: Program, found: dict[str, None]) -> None:
                 _collect(inner, found)
 
 
-def _function(text: Text, name: str, inputs: Sequence[Typed], outputs: Sequence[Typed]) -> str:
+def _function(text: Text, name: str, inputs: Sequence[Typed], outputs: Sequence[Typed], local: bool) -> str:
     arguments = ", ".join(f"{x.name}: {x.type}" for x in inputs)
     types = ", ".join(x.type for x in outputs)
     text.line(f"return {', '.join(x.name for x in outputs)} : {types}" if outputs else "return")
     results = "" if not outputs else f" -> {types}" if len(outputs) == 1 else f" -> ({types})"
-    return "\n".join([f"func.func @{name}({arguments}){results} {{", *text.lines, "}"])
+    block = in_order(text.block) if local else text.block
+    body = "\n".join(line for statement in block for line in statement.lines())
+    return f"func.func @{name}({arguments}){results} {{\n{renumbered(body)}\n}}"
 
 
 def _local_function(program: Program, text: Text, name: str) -> str:
@@ -424,7 +407,7 @@ def _local_function(program: Program, text: Text, name: str) -> str:
         raise MLIRError("The program is only traced, so where its values lie is not settled. Lower it first.")
     writer = LocalWriter(text)
     inputs = [Typed(f"%arg{at}", *writer.type_of(node.type)) for at, node in enumerate(program.inputs)]
-    return _function(text, name, inputs, writer.body(program, inputs))
+    return _function(text, name, inputs, writer.body(program, inputs), True)
 
 
 def _global_function(program: Program, text: Text, name: str) -> str:
@@ -440,4 +423,4 @@ def _global_function(program: Program, text: Text, name: str) -> str:
         x if node.type.sharding is None else writer.annotated(x, node.type.sharding)
         for x, node in zip(made, program.outputs, strict=True)
     ]
-    return _function(text, name, inputs, outputs)
+    return _function(text, name, inputs, outputs, False)

@@ -135,7 +135,7 @@ class Elements:
 
     def _elementwise(self, name: str, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
         if name in COMPARED:
-            return self._compared(name, operands, shape)
+            return self.compared(name, operands, shape)
         if name in ("logical_and", "logical_or", "logical_xor"):
             return self._same(f"arith.{BOOLEANS[name]}", [self.fitted(x, shape, bool) for x in operands])
         given = [self.fitted(x, shape, dtype) for x in operands]
@@ -186,7 +186,7 @@ class Elements:
             return _FORMULAS[name](row, test, full, *given)
         raise self._refuse(f"{name} of {x.dtype.name}")
 
-    def _compared(self, name: str, operands: Sequence[Any], shape: Any) -> Typed:
+    def compared(self, name: str, operands: Sequence[Any], shape: Any) -> Typed:
         dtypes = [x.dtype if isinstance(x, Typed) else x for x in operands]
         kind = np.result_type(*dtypes)
         given = [self.signless(self.fitted(x, shape, kind)) for x in operands]
@@ -223,13 +223,13 @@ class Elements:
         if x.dtype.kind not in "fV":
             return self.text.constant(otherwise, x.shape, bool)
         size = self.write("abs", {}, [x], (x.shape, x.dtype))
-        return self._compared(test, [size, self.text.constant(math.inf, x.shape, x.dtype)], x.shape)
+        return self.compared(test, [size, self.text.constant(math.inf, x.shape, x.dtype)], x.shape)
 
     def _signbit(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
         (x,) = operands
         if x.dtype.kind in "fV":
             x = self.write("copysign", {}, [self.text.constant(1, shape, x.dtype), x], (shape, x.dtype))
-        return self._compared("less", [x, self.text.constant(0, shape, x.dtype)], shape)
+        return self.compared("less", [x, self.text.constant(0, shape, x.dtype)], shape)
 
     def _clip(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
         made, *bounds = operands
@@ -260,7 +260,7 @@ class Elements:
         if old == new:
             return x
         if new.kind == "b":
-            return self._compared("not_equal", [x, self.text.constant(0, x.shape, old)], x.shape)
+            return self.compared("not_equal", [x, self.text.constant(0, x.shape, old)], x.shape)
         kinds = {"f": "f", "V": "f", "i": "i", "u": "u", "b": "u"}
         if old.kind not in kinds or new.kind not in kinds:
             raise self._refuse(f"A conversion from {old.name} to {new.name}")
@@ -285,9 +285,11 @@ class Elements:
         if x.shape == new:
             return x
         lead = len(new) - len(x.shape)
-        added = [d for d in range(len(new)) if d < lead or (x.shape[d - lead] == 1 and new[d] != 1)]
+        added = [d for d in range(len(new)) if d < lead or x.shape[d - lead] == 1]
         if isinstance(x, Known) and not x.array.ndim:
             return self.text.constant(x.array, new, x.dtype)
+        if math.prod(new) == math.prod(x.shape):
+            return self.reshaped(x, new)
         base = self.reshape(x, [n for d, n in enumerate(new) if d not in added])
         name, out = base.name, self.text.empty(new, x.dtype)
         text = f"linalg.broadcast ins({name} : {base.type}) outs({out.name} : {out.type}) dimensions = {added}"
@@ -297,7 +299,13 @@ class Elements:
         return self.broadcast(operands[0], shape)
 
     def _reshape(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
-        base = operands[0].base if isinstance(operands[0], Reshaped) else operands[0]
+        return self.reshaped(operands[0], shape)
+
+    def reshaped(self, x: Typed, shape: Sequence[int]) -> Typed:
+        """The same elements in another shape, written when they are first read."""
+        if isinstance(x, Known):
+            return self.reshape(x, shape)
+        base = x.base if isinstance(x, Reshaped) else x
         return base if base.shape == tuple(shape) else Reshaped(base, shape, self.reshape)
 
     def reshape(self, x: Typed, shape: Sequence[int]) -> Typed:

@@ -29,6 +29,22 @@ _KEEPING = frozenset(  # operations whose elements are some of their operand's
 )
 
 
+def _extreme(lowest: bool) -> Any:
+    """What a maximum or a minimum of a dtype begins with."""
+
+    def of(kind: Any) -> Any:
+        if kind.kind == "b":
+            return not lowest
+        if kind.kind in "fV":
+            return -math.inf if lowest else math.inf
+        return np.iinfo(kind).min if lowest else np.iinfo(kind).max
+
+    return of
+
+
+EXTREMES = {"max": _extreme(True), "min": _extreme(False)}
+
+
 class Rows(Elements):
     """Writes operations of the table."""
 
@@ -157,7 +173,7 @@ class Rows(Elements):
             starts[dim] = self._element(self.wrapped(row, shape[dim]))
         sizes = [1 if d in dims else n for d, n in enumerate(shape)]
         rest = [n for d, n in enumerate(shape) if d not in dims]
-        box = self.reshape(self.fitted(value, (1, *rest), dtype), sizes)
+        box = self.reshaped(self.fitted(value, (1, *rest), dtype), sizes)
         return self.inserted(box, into, starts, (1,) * len(shape))
 
     def _concat(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
@@ -182,7 +198,7 @@ class Rows(Elements):
         wide = self.cast(index, np.int64)
         kind = (wide.shape, np.int64)
         ends = self.write("add", {}, [wide, self.text.constant(size, *kind)], kind)
-        below = self._compared("less", [wide, self.text.constant(0, *kind)], wide.shape)
+        below = self.compared("less", [wide, self.text.constant(0, *kind)], wide.shape)
         return self.write("where", {}, [below, ends, wide], kind)
 
     def _is_natural(self, index: Typed) -> bool:
@@ -255,37 +271,37 @@ class Rows(Elements):
             elif size == 1:
                 own = self.text.constant(0, shape, np.int64)
             else:
-                own = self.broadcast(self._along(dim, shape), shape)
+                own = self.broadcast(self.along(dim, shape), shape)
             scaled = self.write("multiply", {}, [total, self.text.constant(size, shape, np.int64)], (shape, np.int64))
             total = own if dim == 0 else self.write("add", {}, [scaled, own], (shape, np.int64))
-        flat, count = self.reshape(total, (math.prod(shape),)), math.prod(x.shape)
-        return self.reshape(self.taken(self.reshape(x, (count,)), self.wrapped(flat, count), 0), shape)
+        flat, count = self.reshaped(total, (math.prod(shape),)), math.prod(x.shape)
+        return self.reshaped(self.taken(self.reshaped(x, (count,)), self.wrapped(flat, count), 0), shape)
 
     def _pick(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
         x, index = operands
         axis = attrs["axis"]
         wide = (*index.shape[:axis], 1, *index.shape[axis:])
-        made = self._take_along_axis(attrs, [x, self.reshape(index, wide)], wide, dtype)
-        return self.reshape(made, shape)
+        made = self._take_along_axis(attrs, [x, self.reshaped(index, wide)], wide, dtype)
+        return self.reshaped(made, shape)
 
-    def _along(self, dim: int, shape: Sequence[int]) -> Typed:
+    def along(self, dim: int, shape: Sequence[int]) -> Typed:
         """The number of each row of a dim, 1 long along the others."""
         size = shape[dim]
         numbers = self.text.constant(np.arange(size), (size,), np.int64)
-        return self.reshape(numbers, [size if d == dim else 1 for d in range(len(shape))])
+        return self.reshaped(numbers, [size if d == dim else 1 for d in range(len(shape))])
 
     def _triangle(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
         rank = len(shape)
-        rows, cols = (self.broadcast(self._along(dim, shape), shape) for dim in (rank - 2, rank - 1))
+        rows, cols = (self.broadcast(self.along(dim, shape), shape) for dim in (rank - 2, rank - 1))
         away = self.write("subtract", {}, [cols, rows], (shape, np.int64))
         test = "less_equal" if attrs["lower"] else "greater_equal"
-        keep = self._compared(test, [away, self.text.constant(int(attrs["k"]), shape, np.int64)], shape)
+        keep = self.compared(test, [away, self.text.constant(int(attrs["k"]), shape, np.int64)], shape)
         return self._where({}, [keep, operands[0], self.text.constant(0, shape, dtype)], shape, dtype)
 
     def _first_true(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
         (x,) = operands
         (dim,) = attrs["axis"]
-        numbers = self.broadcast(self._along(dim, x.shape), x.shape)
+        numbers = self.broadcast(self.along(dim, x.shape), x.shape)
         none = self.text.constant(x.shape[dim], x.shape, np.int64)
         where = self._where({}, [x, numbers, none], x.shape, np.int64)
         made = self._reduced("min", {"axis": (dim,)}, where, shape, np.int64)
@@ -295,6 +311,75 @@ class Rows(Elements):
     def _places(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
         numbers = np.arange(math.prod(shape)).reshape(shape)
         return self.cast(self.text.constant(numbers, shape, np.int64), dtype)
+
+    # -- windows ------------------------------------------------------------------------------------------------------
+
+    def _convolution(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        return self._around("convolution", attrs, operands, shape, dtype, 0)
+
+    def _max_pool(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        return self._around("max_pool", attrs, operands, shape, dtype, EXTREMES["max"](operands[0].dtype))
+
+    def _avg_pool(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        return self._around("avg_pool", attrs, operands, shape, dtype, 0)
+
+    def _around(self, name: str, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any, fill: Any) -> Typed:
+        """Windows of a whole tensor: the rows that they read, with `fill` beyond the border, and the windows on these."""
+        x, *weights = operands
+        low, high = [0] * len(x.shape), [0] * len(x.shape)
+        maps: list[RowMap | None] = [None] * len(x.shape)
+        for dim, each in enumerate(attrs["maps"], 1):
+            last = each.start + (each.size - 1) * each.stride + each.span
+            low[dim], high[dim] = max(0, -each.start), max(0, last - x.shape[dim])
+            step = each.stride if each.width == 1 else 1
+            count = each.size if each.width == 1 else last - each.start
+            maps[dim] = RowMap(count, each.start + low[dim], step)
+        ready = self.picked(self.padded(x, low, high, fill), maps)
+        return self.windows(name, attrs, [ready, *weights], (shape, dtype))
+
+    def windows(self, name: str, attrs: Any, operands: Sequence[Typed], result: tuple[Any, Any]) -> Typed:
+        """Windows of rows of which the first begins with the first row; of windows of one row every row is read."""
+        x, *weights = (self.cast(x, result[1]) for x in operands)
+        shape, dtype = result
+        maps, channels = attrs["maps"], x.shape[-1]
+        if dtype.kind == "u" or not 1 <= len(maps) <= 2 or 0 in shape:
+            raise self._refuse(
+                name, f"has {len(maps)} dims of {dtype.name}; MLIR's operations have 1 or 2 of signed numbers"
+            )
+        letters = "hw"[-len(maps) :]
+        widths = [m.width for m in maps]
+        if name == "max_pool":
+            op, filled = f"pooling_n{letters}c_max", EXTREMES["max"](dtype)
+            weights = [self.text.empty(widths, dtype)]
+        else:
+            if name == "avg_pool":
+                weights = [self.text.constant(1, (*widths, channels), dtype)]
+            grouped = name == "avg_pool" or attrs["groups"] > 1
+            if grouped and name != "avg_pool":
+                if attrs["groups"] != channels or weights[0].shape[-1] != channels:
+                    raise self._refuse("convolution", f"has {attrs['groups']} groups of several channels")
+                weights = [self.reshaped(weights[0], (*widths, channels))]
+            op = (
+                f"depthwise_conv_{len(maps)}d_n{letters}c_{letters}c"
+                if grouped
+                else f"conv_{len(maps)}d_n{letters}c_{letters}cf"
+            )
+            filled = 0
+        strides = [m.stride if m.width > 1 else 1 for m in maps]
+        rows = [RowMap((n - 1) * s + m.span) for n, s, m in zip(shape[1:-1], strides, maps, strict=True)]
+        data = self.picked(x, [None, *rows, None])
+        out = self.text.filled(filled, shape, dtype)
+        fields = f"dilations = dense<{[m.dilation for m in maps]}> : tensor<{len(maps)}xi64>, "
+        fields += f"strides = dense<{strides}> : tensor<{len(maps)}xi64>"
+        made = self.text.pure(
+            f"linalg.{op} {{{fields}}} ins({data.name}, {weights[0].name} : {data.type}, {weights[0].type}) "
+            f"outs({out.name} : {out.type}) -> {out.type}",
+            shape,
+            dtype,
+        )
+        if name != "avg_pool":
+            return made
+        return self.write("divide", {}, [made, self.text.constant(math.prod(widths), shape, dtype)], result)
 
     # -- running totals -----------------------------------------------------------------------------------------------
 
@@ -325,7 +410,7 @@ class Rows(Elements):
         kept = [n for d, n in enumerate(x.shape) if d not in dims]
         if not dims:
             return self.cast(x, dtype)
-        first = STARTS[name] if name in STARTS else np.asarray(_extreme(kind, name == "max"), kind).astype(bits)
+        first = STARTS[name] if name in STARTS else np.asarray(EXTREMES[name](kind), kind).astype(bits)
         out = self.text.filled(first, kept, bits)
         combine = self._scalar_op(REDUCED[name], kind)
         element = type_name(bits)
@@ -414,12 +499,3 @@ def _expanded(term: Sequence[str], rank: int) -> list[str]:
     """
     missing = rank - sum(x != "..." for x in term)
     return [y for x in term for y in ([f"...{n}" for n in reversed(range(missing))] if x == "..." else [x])]
-
-
-def _extreme(kind: Any, lowest: bool) -> Any:
-    """What a maximum or a minimum begins with."""
-    if kind.kind == "b":
-        return not lowest
-    if kind.kind in "fV":
-        return -math.inf if lowest else math.inf
-    return np.iinfo(kind).min if lowest else np.iinfo(kind).max
