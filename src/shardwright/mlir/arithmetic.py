@@ -155,7 +155,9 @@ def _compared(view: View, name: str, a: Value, b: Value) -> Value:
     if name in ("true", "false"):
         return splat(name == "true", np.broadcast_shapes(a.shape, b.shape), np.dtype(bool))
     if name in ("ord", "uno"):
-        unordered = view.row("logical_or", view.row("isnan", a), view.row("isnan", b))
+        unordered = view.row("isnan", a)
+        if b is not a:
+            unordered = view.row("logical_or", unordered, view.row("isnan", b))
         return unordered if name == "uno" else view.row("logical_not", unordered)
     if name == "one":
         return view.row("logical_or", view.row("less", a, b), view.row("greater", a, b))

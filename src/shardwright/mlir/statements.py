@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 _NAME = re.compile(r"%\d+")
-_EFFECT = re.compile(r"\.(?:send|recv) %")
+_EFFECT = re.compile(r"\.(?:send|recv) %|\.shard %arg")
 
 
 class Statement:
@@ -31,7 +31,7 @@ class Statement:
 
     @property
     def is_root(self) -> bool:
-        """Whether it stays though nothing reads it: a send, a recv, the end of a region."""
+        """Whether it stays though nothing reads it: a send, a recv, where an argument lies, the end of a region."""
         return not self.defines or any(_EFFECT.search(text) for text in self.lines())
 
     def reads(self) -> list[str]:
@@ -54,8 +54,8 @@ class Statement:
                     yield from inner.lines()
 
 
-def in_order(block: Sequence[Statement]) -> list[Statement]:
-    """The statements of a region that are needed, in the canonical order."""
+def in_order(block: Sequence[Statement], canonical: bool = True) -> list[Statement]:
+    """The statements of a region that are needed, in the canonical order or as they stand."""
     by_name = {name: statement for statement in block for name in statement.defines}
     order: dict[Statement, None] = {}
     stack = [(statement, False) for statement in reversed(block) if statement.is_root]
@@ -69,8 +69,8 @@ def in_order(block: Sequence[Statement]) -> list[Statement]:
             ]
             stack += [(statement, True), *((operand, False) for operand in reversed(operands))]
     for statement in order:
-        statement.parts = [part if isinstance(part, str) else in_order(part) for part in statement.parts]
-    return list(order)
+        statement.parts = [part if isinstance(part, str) else in_order(part, canonical) for part in statement.parts]
+    return list(order) if canonical else [statement for statement in block if statement in order]
 
 
 def renumbered(text: str) -> str:

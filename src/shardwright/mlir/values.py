@@ -63,9 +63,9 @@ class View:
         """An operation of the table."""
         full = Attrs(**attrs) if attrs else NO_ATTRS
         if all(map(is_known, operands)):
-            folded = _folded(name, operands, full)
-            if folded is not None:
-                return folded
+            made = folded(name, operands, full)
+            if made is not None:
+                return made
             operands = tuple(map(self.lifted, operands))
         return self._record(name, self._ready(name, operands), full)
 
@@ -129,13 +129,13 @@ class View:
         raise NotImplementedError
 
 
-def _folded(name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
+def folded(name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
     """An operation on known values; None if its operands are too large."""
     if OPS[name].elementwise or name == "astype":
         shape = np.broadcast_shapes(*(x.shape for x in operands))
         if math.prod(shape) > 1 and all(map(is_splat, operands)):
             small = [x[(slice(0, 1),) * x.ndim].reshape(()) for x in operands]
-            return np.broadcast_to(_folded(name, small, attrs), shape)
+            return np.broadcast_to(folded(name, small, attrs), shape)
     if any(x.size > MOST_FOLDED for x in operands) or math.prod(attrs.get("shape", ())) > MOST_FOLDED:
         return None
     with np.errstate(all="ignore"):

@@ -14,7 +14,7 @@ from shardwright.mlir.statements import in_order, renumbered
 from shardwright.mlir.text import Lazy, Text, Typed
 from shardwright.mlir.writing_compute import Computes
 from shardwright.mlir.writing_local import Moves
-from shardwright.mlir.writing_rows import Rows
+from shardwright.mlir.writing_sorting import Sorting
 from shardwright.ops import Attrs
 from shardwright.plan import Each, FromLocal, Fused, LocalStep, Regroup, Step, ToLocal
 from shardwright.program import (
@@ -41,7 +41,7 @@ class Writer:
     """Writes the nodes of a program; subclasses know a view."""
 
     def __init__(self, text: Text) -> None:
-        self.text, self.rows = text, Rows(text)
+        self.text, self.rows = text, Sorting(text)
         self.moves = Moves(text, self.rows)
         self.values: dict[Node, Any] = {}  # a Typed, or a list of them for a node with several results
 
@@ -397,7 +397,7 @@ def _function(text: Text, name: str, inputs: Sequence[Typed], outputs: Sequence[
     types = ", ".join(x.type for x in outputs)
     text.line(f"return {', '.join(x.name for x in outputs)} : {types}" if outputs else "return")
     results = "" if not outputs else f" -> {types}" if len(outputs) == 1 else f" -> ({types})"
-    block = in_order(text.block) if local else text.block
+    block = in_order(text.block, canonical=local)
     body = "\n".join(line for statement in block for line in statement.lines())
     return f"func.func @{name}({arguments}){results} {{\n{renumbered(body)}\n}}"
 

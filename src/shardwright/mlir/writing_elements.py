@@ -13,7 +13,8 @@ import numpy as np
 from shardwright.errors import MLIRError
 from shardwright.mlir.text import Bits, Known, Reshaped, Text, Typed
 from shardwright.mlir.types import tensor_name
-from shardwright.ops import OPS
+from shardwright.mlir.values import folded
+from shardwright.ops import OPS, Attrs
 
 FLOATS = {
     "add": "arith.addf", "subtract": "arith.subf", "multiply": "arith.mulf", "divide": "arith.divf",
@@ -91,6 +92,9 @@ class Elements:
 
     def write(self, name: str, attrs: Mapping[str, Any], operands: Sequence[Any], result: tuple[Any, Any]) -> Typed:
         """An operation on values and Python scalars; `result` is its shape and dtype."""
+        known = self._known(name, attrs, operands)
+        if known is not None:
+            return known
         rule = getattr(self, f"_{name}", None)
         if rule is not None:
             made: Typed = rule(attrs, operands, *result)
@@ -98,6 +102,13 @@ class Elements:
         if name not in ("sigmoid", "gelu", "erf") and not (name in OPS and OPS[name].elementwise):
             raise self._refuse(attrs.get("name", name))
         return self._elementwise(name, operands, *result)
+
+    def _known(self, name: str, attrs: Mapping[str, Any], operands: Sequence[Any]) -> Typed | None:
+        """What an operation on constants gives, as the reader works it out too; None if one is not known."""
+        if not (name in ("rows", "astype") or OPS[name].elementwise) or not all(isinstance(x, Known) for x in operands):
+            return None
+        made = folded(name, [np.broadcast_to(x.array, x.shape) for x in operands], Attrs(**attrs)) if operands else None
+        return None if made is None else self.text.constant(made, made.shape, made.dtype)
 
     def _refuse(self, name: str, why: str = "has no operation in MLIR that stands for it") -> MLIRError:
         return MLIRError(f"{name} can't be written: it {why}. Write the program with other operations.")

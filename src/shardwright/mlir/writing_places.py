@@ -120,8 +120,11 @@ class Places:
         if not len(rows):
             shape = [0 if d == dim else n for d, n in enumerate(x.shape)]
             return self.text.constant(np.zeros(shape, x.dtype), shape, x.dtype)
+        steps = np.diff(rows)
+        spaced = len(steps) > 0 and steps[0] != 0 and (steps == steps[0]).all()  # every other row, or all backwards
         parts = []
-        for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
-            maps = [RowMap(len(run), int(run[0])) if d == dim else None for d in range(len(x.shape))]
+        for run in [rows] if spaced else np.split(rows, np.flatnonzero(steps != 1) + 1):
+            each = RowMap(len(run), int(run[0]), int(steps[0]) if spaced else 1)
+            maps = [each if d == dim else None for d in range(len(x.shape))]
             parts.append(self.rows.picked(x, maps))
         return self.rows.joined(parts, dim)

@@ -91,8 +91,9 @@ class Rows(Elements):
         shape = tuple(n if m is None else m.size for m, n in zip(maps, x.shape, strict=True))
         if not any(maps):
             return x  # every row, in order
-        if isinstance(x, Known) and not x.array.ndim:
-            return self.text.constant(x.array, shape, x.dtype)
+        known = self._known("rows", {"name": "rows", "maps": tuple(maps)}, [x])
+        if known is not None:
+            return known
         if 0 in shape:
             return self.text.constant(np.zeros(shape, x.dtype), shape, x.dtype)
         if all(m is None or (m.stride >= 1 and m.every == 1 and not m.wrap) for m in maps):
