@@ -26,6 +26,7 @@ KERNELS: dict[str, Kernel] = {
     **{name: el.of(function) for name, function in _OTHERWISE.items()},
     "sigmoid": el.of(el.sigmoid),
     "gelu": el.of(el.gelu),
+    "erf": el.of(el.erf),
     "astype": el.astype,
     "clip": el.of(el.clip),
     "isin": el.isin,

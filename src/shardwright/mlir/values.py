@@ -50,6 +50,7 @@ class View:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self._bases: dict[Node, Value] = {}  # what reshaped values were before
+        self._signs: dict[Node, Value] = {}  # what integers were before only their sign was reinterpreted
 
     @property
     def trace(self) -> Trace:
@@ -62,9 +63,9 @@ class View:
         """An operation of the table."""
         full = Attrs(**attrs) if attrs else NO_ATTRS
         if all(map(is_known, operands)):
-            folded = _folded(name, operands, full)
-            if folded is not None:
-                return folded
+            made = folded(name, operands, full)
+            if made is not None:
+                return made
             operands = tuple(map(self.lifted, operands))
         return self._record(name, self._ready(name, operands), full)
 
@@ -110,8 +111,16 @@ class View:
         return self.reshaped(value, (1,) * len(other.shape))
 
     def cast(self, value: Value, dtype: "np.dtype[Any]") -> Value:
-        """Elements converted."""
-        return value if value.dtype == dtype else self.row("astype", value, dtype=np.dtype(dtype))
+        """Elements converted; bits that get their sign back are those they were."""
+        if value.dtype == dtype:
+            return value
+        if not is_known(value) and value.node in self._signs and self._signs[value.node].dtype == dtype:
+            return self._signs[value.node]
+        made = self.row("astype", value, dtype=np.dtype(dtype))
+        turned = {value.dtype.kind, made.dtype.kind} == {"i", "u"} and value.dtype.itemsize == made.dtype.itemsize
+        if turned and not is_known(made):
+            self._signs[made.node] = value
+        return made
 
     def _constant(self, value: Any) -> Value:
         raise NotImplementedError
@@ -120,18 +129,18 @@ class View:
         raise NotImplementedError
 
 
-def _folded(name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
+def folded(name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
     """An operation on known values; None if its operands are too large."""
     if OPS[name].elementwise or name == "astype":
         shape = np.broadcast_shapes(*(x.shape for x in operands))
         if math.prod(shape) > 1 and all(map(is_splat, operands)):
             small = [x[(slice(0, 1),) * x.ndim].reshape(()) for x in operands]
-            return np.broadcast_to(_folded(name, small, attrs), shape)
+            return np.broadcast_to(folded(name, small, attrs), shape)
     if any(x.size > MOST_FOLDED for x in operands) or math.prod(attrs.get("shape", ())) > MOST_FOLDED:
         return None
     with np.errstate(all="ignore"):
-        made = row_function(name, [(x.shape, x.dtype) for x in operands], attrs)(*map(np.ascontiguousarray, operands))
-    return np.asarray(made).reshape(np.shape(made))
+        contiguous = [np.asarray(x, order="C") for x in operands]  # ascontiguousarray would give a scalar a dim
+        return np.asarray(row_function(name, [(x.shape, x.dtype) for x in operands], attrs)(*contiguous))
 
 
 class GlobalView(View):

@@ -57,7 +57,7 @@ abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bi
 bitwise_right_shift bitwise_xor ceil conj copysign cos cosh divide equal exp expm1 floor floor_divide greater
 greater_equal hypot imag isfinite isinf isnan less less_equal log log1p log2 log10 logaddexp logical_and logical_not
 logical_or logical_xor maximum minimum multiply negative nextafter not_equal positive pow real reciprocal remainder
-round sign signbit sin sinh square sqrt subtract tan tanh trunc where fmax fmin exp2 cbrt rint degrees radians
+round sign signbit sin sinh square sqrt subtract tan tanh trunc where fmax fmin fmod exp2 cbrt rint degrees radians
 """.split()
 
 
@@ -102,6 +102,7 @@ OPS: dict[str, Op] = _rows_of(
     *map(_elementwise, _ELEMENTWISE),
     Op("sigmoid", f.elementwise("sigmoid"), dt.floats, w.points(4)),
     Op("gelu", f.elementwise("gelu"), dt.floats, w.points(20)),
+    Op("erf", f.elementwise("erf"), dt.floats, w.points(20)),
     Op("astype", f.elementwise("astype"), dt.given),
     _moves("in_range", f.checked("in_range")),
     Op("clip", f.elementwise("clip"), dt.as_ran(_clip_tried)),
