@@ -15,12 +15,13 @@ SPECIAL: dict[str, Callable[..., Any]] = {
     "igamma_grad_a": special.igamma_grad_a_impl,
     "regularized_incomplete_beta": special.regularized_incomplete_beta_impl,
 }
+KEPT = ("random_wrap", "random_unwrap", "copy", "optimization_barrier", "scan", "while", "cond", "device_put")
 RANDOM = ("random_bits", "random_split", "random_fold_in", "random_seed")
 
 
 def is_key(aval: Any) -> bool:
     """Whether a value is an array of random keys: its elements are held as rows of uint32."""
-    return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
+    return bool(jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key))
 
 
 def data_of(aval: Any) -> tuple[tuple[int, ...], "np.dtype[Any]"]:
@@ -47,7 +48,20 @@ def expansion(eqn: Any) -> Any:
     if name in RANDOM:
         kinds = tuple(data_of(v.aval) for v in eqn.invars)
         return _random(name, implementation_of(eqn), kinds, tuple(sorted(_plain(eqn.params).items())))
+    if name not in KEPT and any(is_key(v.aval) for v in eqn.invars if hasattr(v.aval, "dtype")):
+        return _moved(eqn)
     return None
+
+
+def _moved(eqn: Any) -> Any:
+    """A primitive that moves whole keys, for each of the words that a key consists of."""
+    keys = [is_key(v.aval) for v in eqn.invars]
+
+    def run(*operands: Any) -> Any:
+        return eqn.primitive.bind(*operands, **eqn.params)
+
+    mapped = jax.vmap(run, in_axes=[-1 if key else None for key in keys], out_axes=-1)
+    return _traced(mapped, [data_of(v.aval) for v in eqn.invars])
 
 
 def _plain(params: Any) -> dict[str, Any]:

@@ -37,7 +37,8 @@ class ImportedFunction:
         with jax.named_scope(""):
             self.jaxpr, results = jax.make_jaxpr(function, return_shape=True)(*shapes[0], **shapes[1])
         interpreting.check(self.jaxpr)
-        self._in_tree, self._out_tree = jax.tree.structure(shapes), jax.tree.structure(results)
+        self._in_tree: Any = jax.tree.structure(shapes)
+        self._out_tree: Any = jax.tree.structure(results)
         self._kinds = [data_of(aval) for aval in self.jaxpr.in_avals]
         parameters = _names(function, shapes[0])
         self.__signature__ = inspect.Signature(
@@ -117,14 +118,23 @@ class ImportedFunction:
     def sjit(self, mesh: Mesh, rules: Any = None, **options: Any) -> SJIT:
         """The function as one program on a mesh, its arguments placed by rules; `options` are those of `sw.sjit`."""
         placed = tuple(_without_none(x) for x in self.shardings(mesh, rules).values())
-        made: SJIT = sjit(self, mesh=mesh, in_shardings=placed, **options)
-        return made
+        program: SJIT = sjit(self, mesh=mesh, in_shardings=placed, **options)
+        program.__class__ = _Quiet
+        return program
 
     bind = sjit
 
     def explain(self, mesh: Mesh, rules: Any = None, *args: Any) -> Explanation:
         """What the function does and costs on a mesh, for the arguments it was loaded for, or others of their shapes."""
         return explain(self.sjit(mesh, rules), *(args or self.arguments_in_order()))
+
+
+class _Quiet(SJIT):
+    """A program that is silent about infinities and NaNs, as JAX is."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return super().__call__(*args, **kwargs)
 
 
 def load(function: Callable[..., Any], *args: Any, **kwargs: Any) -> ImportedFunction:
@@ -167,7 +177,7 @@ def _register(tree: Any) -> None:
     pending = [tree]
     while pending:
         node = pending.pop()
-        children = jax.tree.leaves(node, is_leaf=lambda x, node=node: x is not node)
+        children = _flattened(node)[0]
         if len(children) == 1 and children[0] is node:
             continue
         pending += children

@@ -51,7 +51,10 @@ def run(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Value]) -> lis
     values: dict[Any, Value] = {}
 
     def read(atom: Any) -> Value:
-        return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else values[atom]
+        if not isinstance(atom, Literal):
+            return values[atom]
+        kind: Any = atom.aval
+        return np.asarray(atom.val, kind.dtype)
 
     values.update(zip(jaxpr.constvars, map(held, constants), strict=True))
     values.update(zip(jaxpr.invars, arguments, strict=True))
@@ -143,11 +146,7 @@ _UNFOLDED = ("sharding_constraint", "device_put", "iota_2x32_shape", "optimizati
 
 
 def _folded(eqn: Any, operands: Sequence[Any]) -> list[Value]:
-    made = (
-        eqn.primitive.bind(*map(np.ascontiguousarray, operands), **eqn.params)
-        if all(x.ndim for x in operands)
-        else eqn.primitive.bind(*(np.array(x) for x in operands), **eqn.params)
-    )
+    made = eqn.primitive.bind(*map(xla.contiguous, operands), **eqn.params)
     return [_compact(np.asarray(x)) for x in (made if eqn.primitive.multiple_results else [made])]
 
 
@@ -264,11 +263,11 @@ def line_of(eqn: Any) -> str:
     return ""
 
 
-_JAX = tuple(os.path.dirname(os.path.abspath(module.__file__)) + os.sep for module in (jax,))
+_JAX = os.path.dirname(os.path.abspath(str(jax.__file__))) + os.sep
 
 
 def _is_jax(file: str) -> bool:
-    return file.startswith((*_JAX, "<"))
+    return file.startswith((_JAX, "<"))
 
 
 def check(jaxpr: ClosedJaxpr) -> None:

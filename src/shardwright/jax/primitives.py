@@ -81,6 +81,7 @@ def _windows(name: str) -> Function:
 
 def monoid_of(jaxpr: Any) -> Monoid:
     """The associative function that a jaxpr of two scalars is."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     eqns = jaxpr.eqns
     if len(eqns) == 1 and eqns[0].primitive.name in MONOID_OF and set(eqns[0].invars) == set(jaxpr.invars):
         return MONOIDS[MONOID_OF[eqns[0].primitive.name]]
@@ -95,13 +96,13 @@ def _reduce(*operands: Value, jaxpr: Any, dimensions: Sequence[int], **_: Any) -
         raise OperationError(
             f"a reduction of {len(operands) // 2} operands at once is not supported. Reduce one by one."
         )
-    return xla.reduce(operands[0], monoid_of(jaxpr.jaxpr), dimensions, operands[1])
+    return xla.reduce(operands[0], monoid_of(jaxpr), dimensions, operands[1])
 
 
 def _reduce_window(x: Value, init: Value, *more: Value, jaxpr: Any, **params: Any) -> Value:
     if more:
         raise OperationError("a reduction of windows of several operands is not supported. Reduce one by one.")
-    return xla.reduce_window(x, monoid_of(jaxpr.jaxpr), params["window_dimensions"], _window(params), init)
+    return xla.reduce_window(x, monoid_of(jaxpr), params["window_dimensions"], _window(params), init)
 
 
 def _selecting(function: Function, flipped: bool) -> Function:
@@ -202,6 +203,11 @@ def _squeeze(x: Value, dimensions: Sequence[int]) -> Value:
     return xla.reshape(x, [n for d, n in enumerate(x.shape) if d not in dimensions])
 
 
+def _unstack(x: Value, axis: int) -> list[Value]:
+    shape = [n for d, n in enumerate(x.shape) if d != axis]
+    return [xla.reshape(part, shape) for part in xla.split(x, (1,) * x.shape[axis], axis)]
+
+
 def _identity(*operands: Value, **_: Any) -> Any:
     return list(operands) if len(operands) != 1 else operands[0]
 
@@ -232,6 +238,8 @@ PRIMITIVES: dict[str, Function] = {
     "transpose": lambda x, permutation: xla.permute(x, permutation),
     "rev": lambda x, dimensions: xla.reverse(x, dimensions),
     "concatenate": lambda *x, dimension: xla.concatenate(x, dimension),
+    "stack": lambda *x, axis: xla.concatenate([xla.expand(each, axis) for each in x], axis),
+    "unstack": _unstack,
     "slice": lambda x, start_indices, limit_indices, strides: xla.static_slice(
         x, start_indices, limit_indices, strides
     ),

@@ -164,4 +164,4 @@ def counts(shape: tuple[int, ...]) -> tuple[Value, Value]:
             np.uint32,
         )
         for n in (32, 0)
-    )  # type: ignore[return-value]
+    )

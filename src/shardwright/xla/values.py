@@ -127,8 +127,13 @@ def folded(name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
     if any(x.size > MOST_FOLDED for x in operands) or math.prod(attrs.get("shape", ())) > MOST_FOLDED:
         return None
     with np.errstate(all="ignore"):
-        made = row_function(name, [(x.shape, x.dtype) for x in operands], attrs)(*map(np.ascontiguousarray, operands))
+        made = row_function(name, [(x.shape, x.dtype) for x in operands], attrs)(*map(contiguous, operands))
     return np.asarray(made).reshape(np.shape(made))
+
+
+def contiguous(x: Any) -> Any:
+    """A known value with all its elements in memory; NumPy's own function would add a dim to one without."""
+    return np.array(x, order="C", copy=None)
 
 
 # -- moves that keep known values small -------------------------------------------------------------------------------------

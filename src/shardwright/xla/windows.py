@@ -30,26 +30,27 @@ def _spread(x: Value, window: Window, fill: Value) -> Value:
 
 
 def reduce_window(x: Value, monoid: Monoid, sizes: Sizes, window: Window, init: Value | None = None) -> Value:
-    """Every window combined; what lies outside of the tensor is the first value, by default what changes nothing."""
+    """Every window combined, and with a first value if one is given; what lies outside of the tensor does not count."""
     identity = splat(monoid.identity(x.dtype), (), x.dtype)
-    first = identity if init is None else init
-    plain = init is None or monoid.is_identity(init)
-    x = _spread(x, window, first)
+    x = _spread(x, window, identity)
     maps = _maps(x, sizes, window)
     shape = tuple(each.size for each in maps)
-    if 0 in shape or 0 in x.shape:
-        return broadcast(first, shape)
-    if plain and monoid.name in ("maximum", "minimum") and x.dtype.kind != "c":
+    result = broadcast(identity, shape) if 0 in shape or 0 in x.shape else _windows(x, monoid, maps, identity)
+    return result if init is None or monoid.is_identity(init) else monoid(result, broadcast(init, shape))
+
+
+def _windows(x: Value, monoid: Monoid, maps: Sequence[RowMap], identity: Value) -> Value:
+    if monoid.name in ("maximum", "minimum") and x.dtype.kind != "c":
         return _pooled("max_pool", x, maps, backward=monoid.name == "minimum")
-    if plain and monoid.name == "add" and is_float(x.dtype):
+    if monoid.name == "add" and is_float(x.dtype):
         wide = cast(x, np.float32) if x.dtype.itemsize < 4 else x
-        count = np.prod([each.width for each in maps])
         mean = _pooled("avg_pool", wide, maps)
+        count = np.prod([each.width for each in maps])
         return cast(row("multiply", mean, full_like(mean, count)), x.dtype)
     result: Value | None = None
-    for part in parts(x, maps, first):
+    for part in parts(x, maps, identity):
         result = part if result is None else monoid(result, part)
-    return result if plain else monoid(result, broadcast(first, shape))
+    return result
 
 
 def parts(x: Value, maps: Sequence[RowMap], fill: Value) -> Iterator[Value]:
