@@ -18,7 +18,7 @@ from shardwright.mesh import Mesh, current_mesh
 from shardwright.program import SJIT, Explanation, explain, sjit
 from shardwright.rules import ShardingRule, resolved
 from shardwright.sharding import P, Sharding
-from shardwright.trees import flatten, structure_of, unflatten
+from shardwright.trees import flatten, paths_of, structure_of, unflatten
 
 _NAMESPACE = "shardwright"
 
@@ -104,9 +104,11 @@ class ImportedFunction:
         """The sharding of every argument, a tree each, by rules on names like `params/0/kernel`; None where there is none."""
         if isinstance(rules, dict) and set(rules) <= set(self.arguments):
             rules = {name: rules.get(name) for name in self.arguments}
+        elif rules is None or isinstance(rules, P | Sharding | ShardingRule):
+            pass
         elif isinstance(rules, tuple | list) and len(rules) == len(self.arguments):
             rules = dict(zip(self.arguments, rules, strict=True))
-        elif not (rules is None or isinstance(rules, P | Sharding | ShardingRule)):
+        else:
             raise ProgramError(
                 f"{self.__name__}: rules are one rule for all arguments, or one for each of "
                 f"{', '.join(map(repr, self.arguments))}; got {rules!r}."
@@ -117,8 +119,15 @@ class ImportedFunction:
 
     def sjit(self, mesh: Mesh, rules: Any = None, **options: Any) -> SJIT:
         """The function as one program on a mesh, its arguments placed by rules; `options` are those of `sw.sjit`."""
-        placed = tuple(_without_none(x) for x in self.shardings(mesh, rules).values())
-        program: SJIT = sjit(self, mesh=mesh, in_shardings=placed, **options)
+        shardings, placed = self.shardings(mesh, rules), []
+        for name in self.arguments:
+            given = rules.get(name) if isinstance(rules, dict) else rules
+            if isinstance(given, ShardingRule):  # by the names that arguments have here
+                given = _Found(
+                    given, dict(zip(paths_of(self.arguments[name]), flatten(shardings[name])[0], strict=True))
+                )
+            placed.append(given if isinstance(given, P | Sharding | ShardingRule) else _without_none(shardings[name]))
+        program: SJIT = sjit(self, mesh=mesh, in_shardings=tuple(placed), **options)
         program.__class__ = _Quiet
         return program
 
@@ -127,6 +136,20 @@ class ImportedFunction:
     def explain(self, mesh: Mesh, rules: Any = None, *args: Any) -> Explanation:
         """What the function does and costs on a mesh, for the arguments it was loaded for, or others of their shapes."""
         return explain(self.sjit(mesh, rules), *(args or self.arguments_in_order()))
+
+
+class _Found(ShardingRule):
+    """A rule that was asked about the leaves of an argument by their full names."""
+
+    def __init__(self, rule: ShardingRule, shardings: dict[str, Any]) -> None:
+        self.rule, self.shardings = rule, shardings
+
+    def spec(self, path: str, leaf: Any, mesh: Mesh | None) -> tuple[P, str]:
+        return self.rule.spec(path, leaf, mesh)
+
+    def specs(self, tree: Any, mesh: Mesh | None = None) -> list[Any]:
+        """The sharding of each leaf, by its path: dicts may come in another order."""
+        return [self.shardings.get(path) for path in paths_of(tree)]
 
 
 class _Quiet(SJIT):

@@ -273,8 +273,8 @@ def _is_jax(file: str) -> bool:
 def check(jaxpr: ClosedJaxpr) -> None:
     """Raises one error that lists all primitives which are unknown here, each with its first line."""
     found: dict[str, str] = {}
-    for eqn in _unknown(jaxpr.jaxpr, set()):
-        found.setdefault(_described(eqn), line_of(eqn))
+    for eqn, line in _unknown(jaxpr.jaxpr, set(), ""):
+        found.setdefault(_described(eqn), line)
     if found:
         listed = "".join(f"\n  {name}{f' at {line}' if line else ''}" for name, line in found.items())
         raise UnknownPrimitiveError(
@@ -288,25 +288,33 @@ def _described(eqn: Any) -> str:
     return eqn.primitive.name if implementation is None else f"{eqn.primitive.name} of {implementation.name} keys"
 
 
-def _unknown(jaxpr: Jaxpr, known: set[Any]) -> Iterator[Any]:
-    """Equations that have no function here, and not only known operands, which JAX would work out."""
+def _unknown(jaxpr: Jaxpr, known: set[Any], outer: str) -> Iterator[tuple[Any, str]]:
+    """Equations that have no function here and their lines; not those with known operands, which JAX works out."""
     known = known | set(jaxpr.constvars)
     for eqn in jaxpr.eqns:
-        if all(isinstance(atom, Literal) or atom in known for atom in eqn.invars) and eqn.invars:
+        given = [isinstance(atom, Literal) or atom in known for atom in eqn.invars]
+        name, line = eqn.primitive.name, line_of(eqn) or outer
+        if all(given):
             known |= set(eqn.outvars)
-            continue
-        if eqn.primitive.name in CALLS:
-            yield from _unknown(_called(eqn).jaxpr, set())
-        elif eqn.primitive.name in ("scan", "while", "cond"):
+        elif name in CALLS:
+            inner = _called(eqn).jaxpr
+            yield from _unknown(
+                inner, {var for var, is_known in zip(inner.invars, given, strict=True) if is_known}, line
+            )
+        elif name in ("scan", "while", "cond"):
             for part in _parts(eqn):
-                yield from _unknown(part.jaxpr, set())
-        elif eqn.primitive.name not in PRIMITIVES and eqn.primitive.name not in CONTROL:
-            try:
-                expanded = expansion(eqn)
-            except Exception:  # an implementation of random keys that can't be traced here
-                expanded = None
-            if expanded is None or any(True for _ in _unknown(expanded.jaxpr, set())):
-                yield eqn
+                yield from _unknown(part.jaxpr, set(), line)
+        elif name not in PRIMITIVES and name not in CONTROL and not _expands(eqn):
+            yield eqn, line
+
+
+def _expands(eqn: Any) -> bool:
+    """Whether an equation stands for others that are all known."""
+    try:
+        expanded = expansion(eqn)
+    except Exception:  # random keys of an implementation that can't be traced by itself
+        return False
+    return expanded is not None and not any(True for _ in _unknown(expanded.jaxpr, set(), ""))
 
 
 def _parts(eqn: Any) -> list[Any]:

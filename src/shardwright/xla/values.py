@@ -18,6 +18,7 @@ from shardwright.engines import row_function
 from shardwright.errors import ArrayError
 from shardwright.mesh import current_mesh
 from shardwright.ops import NO_ATTRS, OPS, Attrs, is_small
+from shardwright.program import current_trace
 from shardwright.sharding import P
 
 Value = Any  # a NumPy array or an Array
@@ -88,6 +89,9 @@ def lifted(value: Value) -> Array:
         held = shard(np.array(once), mesh, P())
         if known is not None and key is not None:
             known[key] = held
+    trace = current_trace()
+    if trace is not None:
+        held = trace.lift(held)  # else operations on constants alone would be computed now
     return held if held.shape == value.shape else apply("broadcast_to", (held,), Attrs(shape=value.shape))
 
 
