@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.xla.elementwise import MONOIDS, Monoid
-from shardwright.xla.reducing import segmented
+from shardwright.errors import OperationError
+from shardwright.xla.elementwise import Monoid
 from shardwright.xla.shaping import assign, pad, static_slice, take
 from shardwright.xla.values import (
     Value,
@@ -28,6 +28,7 @@ from shardwright.xla.values import (
 )
 
 CLIP, FILL, PROMISE = "clip", "fill", "promise"
+COMBINES = {"add": "add", "multiply": "mul", "maximum": "max", "minimum": "min"}
 
 
 @dataclass(frozen=True)
@@ -213,36 +214,64 @@ def scatter(
     form = _Form(x.shape, indices, numbers, sizes, FILL if mode != CLIP else CLIP)
     merged, b = form.merged(x), len(form.batch)
     rest = tuple(merged.shape[b + 1 :])
-    values = permute(updates, form.slice_order())
-    if b and form.count * math.prod(form.window_shape) == 1:
-        return form.split(_one_each(form, merged, reshape(values, (*form.batch_shape, 1, *rest)), monoid))
     count = form.count * math.prod(form.window_shape)
-    groups = math.prod(form.batch_shape)
-    values = reshape(values, (groups * count, *rest))
-    index = reshape(form.row_numbers, (groups, count))
+    values = reshape(permute(updates, form.slice_order()), (*form.batch_shape, count, *rest))
+    index, inside = reshape(form.row_numbers, (*form.batch_shape, count)), None
+    if form.inside is not None:
+        mask = reshape(form.inside, (*form.batch_shape, form.count, 1))
+        wide = broadcast(mask, (*form.batch_shape, form.count, math.prod(form.window_shape)))
+        inside = reshape(wide, (*form.batch_shape, count))
+    if monoid is not None:
+        return form.split(_combined(merged, index, values, inside, monoid, b))
+    if b and count == 1:
+        return form.split(_one_each(merged, index, values, inside))
+    return form.split(_replaced(merged, index, values, inside, b))
+
+
+def _combined(x: Value, index: Value, values: Value, inside: Value | None, monoid: Monoid, batch: int) -> Value:
+    """Values combined with rows of x; those out of bounds as values that change nothing."""
+    if monoid.name not in COMBINES:
+        raise OperationError(
+            f"scatter by {monoid.name!r} is not supported. Use one of {', '.join(map(repr, COMBINES))}."
+        )
+    if inside is not None:
+        mask = reshape(inside, (*inside.shape, *(1,) * (values.ndim - inside.ndim)))
+        values = where(mask, values, full_like(values, monoid.identity(x.dtype)))
+    lead = [f"d{d}" for d in range(batch)]
+    rest = [f"d{d}" for d in range(batch + 1, x.ndim)]
+    return row(
+        "scatter_reduce",
+        x,
+        values,
+        index,
+        op=COMBINES[monoid.name],
+        dims=(batch,),
+        index=" ".join((*lead, "i")),
+        updates=" ".join((*lead, "i", *rest)),
+    )
+
+
+def _one_each(x: Value, index: Value, values: Value, inside: Value | None) -> Value:
+    """One value for every place of the batch: by a comparison with row numbers, so that nothing moves."""
+    batch = index.ndim - 1
+    hit = row("equal", index, np.arange(x.shape[batch]).reshape((*(1,) * batch, -1)))
+    if inside is not None:
+        hit = row("bitwise_and", hit, inside)
+    return where(reshape(hit, (*hit.shape, *(1,) * (x.ndim - hit.ndim))), values, x)
+
+
+def _replaced(x: Value, index: Value, values: Value, inside: Value | None, batch: int) -> Value:
+    """Rows of x replaced by values; of several for one row the last one stays. Batch dims are merged with the rows."""
+    groups, room, rest = math.prod(x.shape[:batch]), x.shape[batch], tuple(x.shape[batch + 1 :])
+    count = groups * index.shape[-1]
+    flat = reshape(index, (groups, index.shape[-1]))
     if groups > 1:
-        index = row("add", index, np.arange(groups).reshape(-1, 1) * form.room)
-    index = reshape(index, (groups * count,))
-    inside = None
-    if form.inside is not None:
-        mask = reshape(form.inside, (groups, form.count, 1))
-        inside = reshape(broadcast(mask, (groups, form.count, count // form.count)), (groups * count,))
-    table = reshape(merged, (groups * form.room, *rest))
-    made = _combined(table, index, values, inside, monoid)
-    return form.split(reshape(made, merged.shape))
-
-
-def _one_each(form: _Form, x: Value, values: Value, monoid: Monoid | None) -> Value:
-    """One update for every place of the batch: by a comparison with row numbers, so that nothing moves."""
-    b, rest = len(form.batch_shape), (1,) * (x.ndim - len(form.batch_shape) - 1)
-    places = np.arange(form.room).reshape((*(1,) * b, form.room))
-    hit = row("equal", reshape(form.row_numbers, (*form.batch_shape, 1)), places)
-    if form.inside is not None:
-        hit = row("bitwise_and", hit, reshape(form.inside, (*form.batch_shape, 1)))
-    mask = reshape(hit, (*hit.shape, *rest))
-    if monoid is not None and monoid.name == "add":
-        return row("add", x, where(mask, values, splat(0, (), values.dtype)))
-    return where(mask, values if monoid is None else monoid(x, values), x)
+        flat = row("add", flat, np.arange(groups).reshape(-1, 1) * room)
+    flat = reshape(flat, (count,))
+    if inside is not None:  # a row that no device has
+        flat = where(reshape(inside, (count,)), flat, full_like(flat, groups * room))
+    table = reshape(x, (groups * room, *rest))
+    return reshape(row("scatter", table, reshape(values, (count, *rest)), flat, dims=(0,)), x.shape)
 
 
 def _window_sizes(shape: Sequence[int], updates: Sequence[int], numbers: Numbers) -> tuple[int, ...]:
@@ -264,43 +293,4 @@ def _box(x: Value, update: Value, starts: list[int], sizes: Sequence[int], monoi
     return monoid(x, pad(update, identity, starts, high, (0,) * x.ndim))
 
 
-def _combined(x: Value, index: Value, values: Value, inside: Value | None, monoid: Monoid | None) -> Value:
-    """Rows of x combined with values by row number; of several for one row without a monoid the last one stays."""
-    count, rest = index.shape[0], (1,) * (values.ndim - 1)
-    beyond = full_like(index, x.shape[0])  # a row that no device has
-    if monoid is not None and monoid.name == "add" and x.dtype.kind != "b":
-        if inside is not None:
-            values = where(reshape(inside, (count, *rest)), values, full_like(values, 0))
-        return scatter_add(x, index, values)
-    if inside is not None:
-        index = where(inside, index, beyond)
-    if monoid is None:
-        return row("scatter", x, values, index, dims=(0,))
-    order = row("argsort", index, axis=0, descending=False, stable=True)
-    keys = take(index, order, 0)
-    sums = segmented(take(values, order, 0), keys, monoid, splat(monoid.identity(x.dtype), (), x.dtype))
-    following = (
-        static_slice(keys, (1,), (count,))
-        if count > 1
-        else keys[:0]
-        if is_known(keys)
-        else static_slice(keys, (0,), (0,))
-    )
-    last = row("not_equal", keys, row("concat", following, splat(-1, (1,), keys.dtype), axis=0))
-    held = take(x, row("minimum", keys, full_like(keys, x.shape[0] - 1)), 0)
-    return row("scatter", x, monoid(held, sums), where(last, keys, beyond), dims=(0,))
-
-
-def scatter_add(x: Value, index: Value, values: Value) -> Value:
-    """x with values added to rows by row number, in any number for one row."""
-    places = np.arange(x.shape[0])
-    hot = cast(row("equal", reshape(index, (*index.shape, 1)), places.reshape(1, -1)), values.dtype)
-    return row("add", x, row("einsum", hot, values, text=_rows_text(values.ndim), name="scatter_add"))
-
-
-def _rows_text(rank: int) -> str:
-    rest = " ".join(f"d{i}" for i in range(1, rank))
-    return f"n v, n {rest} -> v {rest}"
-
-
-__all__ = ["CLIP", "FILL", "MONOIDS", "PROMISE", "Numbers", "gather", "scatter"]
+__all__ = ["CLIP", "FILL", "PROMISE", "Numbers", "gather", "scatter"]

@@ -14,11 +14,8 @@ from shardwright.xla.values import (
     expand,
     full_like,
     is_known,
-    lifted,
-    reshape,
     row,
     splat,
-    where,
 )
 
 Combine = Callable[[Value, Value], Value]
@@ -125,18 +122,5 @@ def sort(operands: Sequence[Value], dim: int, keys: Sequence[tuple[int, bool]]) 
 
 def top_k(x: Value, count: int, dim: int, largest: bool = True) -> tuple[Value, Value]:
     """The largest elements along a dim in descending order, of equal ones the first, and their indices; NaN is largest."""
-    order = _order(lifted(x), dim, largest)
-    limits = [count if d == dim else n for d, n in enumerate(x.shape)]
-    order = static_slice(order, (0,) * x.ndim, limits)
-    return _along(x, order, dim), cast(order, np.int32)
-
-
-def segmented(x: Value, keys: Value, combine: Combine, identity: Value) -> Value:
-    """Running totals along the first dim that start anew wherever the (sorted) keys change."""
-    step, rest = 1, (1,) * (x.ndim - 1)
-    while step < x.shape[0]:
-        same = row("equal", keys, shifted(keys, step, splat(-1, (), keys.dtype), 0))
-        together = combine(shifted(x, step, identity, 0), x)
-        x = where(reshape(same, (x.shape[0], *rest)), together, x)
-        step *= 2
-    return x
+    values, places = row("top_k", x, axis=dim, k=count, largest=largest)
+    return values, cast(places, np.int32)

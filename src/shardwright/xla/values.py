@@ -132,6 +132,8 @@ def folded(name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
         return None
     with np.errstate(all="ignore"):
         made = row_function(name, [(x.shape, x.dtype) for x in operands], attrs)(*map(contiguous, operands))
+    if isinstance(made, tuple):
+        return tuple(map(np.asarray, made))
     return np.asarray(made).reshape(np.shape(made))
 
 
