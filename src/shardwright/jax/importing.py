@@ -15,7 +15,7 @@ from shardwright.jax import interpreting
 from shardwright.jax.expanding import data_of
 from shardwright.jax.utils import key_name
 from shardwright.mesh import Mesh, current_mesh
-from shardwright.program import SJIT, Explanation, explain, sjit
+from shardwright.program import SJIT, Explanation, explain
 from shardwright.rules import ShardingRule, resolved
 from shardwright.sharding import P, Sharding
 from shardwright.trees import flatten, paths_of, structure_of, unflatten
@@ -127,9 +127,7 @@ class ImportedFunction:
                     given, dict(zip(paths_of(self.arguments[name]), flatten(shardings[name])[0], strict=True))
                 )
             placed.append(given if isinstance(given, P | Sharding | ShardingRule) else _without_none(shardings[name]))
-        program: SJIT = sjit(self, mesh=mesh, in_shardings=tuple(placed), **options)
-        program.__class__ = _Quiet
-        return program
+        return xla.silent(self, mesh=mesh, in_shardings=tuple(placed), **options)
 
     bind = sjit
 
@@ -150,14 +148,6 @@ class _Found(ShardingRule):
     def specs(self, tree: Any, mesh: Mesh | None = None) -> list[Any]:
         """The sharding of each leaf, by its path: dicts may come in another order."""
         return [self.shardings.get(path) for path in paths_of(tree)]
-
-
-class _Quiet(SJIT):
-    """A program that is silent about infinities and NaNs, as JAX is."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return super().__call__(*args, **kwargs)
 
 
 def load(function: Callable[..., Any], *args: Any, **kwargs: Any) -> ImportedFunction:

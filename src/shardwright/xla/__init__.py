@@ -5,10 +5,11 @@ spelling to these. Nothing here imports jax.
 """
 
 from shardwright.xla.bits import bitcast, counts, reduce_precision, threefry
-from shardwright.xla.elementwise import ELEMENTWISE, MONOIDS, Monoid, clamp, convert, integer_power, select
+from shardwright.xla.elementwise import ELEMENTWISE, MONOIDS, Monoid, clamp, convert, integer_power, select, total_order
 from shardwright.xla.indexing import CLIP, FILL, PROMISE, Numbers, gather, scatter
 from shardwright.xla.products import Layout, Window, convolution, dot_general
 from shardwright.xla.reducing import argument, cumulative, reduce, sort, top_k
+from shardwright.xla.running import silent
 from shardwright.xla.shaping import (
     concatenate,
     dynamic_slice,
@@ -88,6 +89,7 @@ __all__ = [
     "select_and_gather",
     "select_and_scatter",
     "shared_constants",
+    "silent",
     "sort",
     "splat",
     "split",
@@ -95,5 +97,6 @@ __all__ = [
     "threefry",
     "tile",
     "top_k",
+    "total_order",
     "where",
 ]

@@ -129,6 +129,16 @@ def is_finite(x: Value) -> Value:
     return row("isfinite", x)
 
 
+def total_order(x: Value) -> Value:
+    """Integers in the order of floats, in which -NaN < -inf < -0 < 0 < inf < NaN; other values as they are."""
+    if not is_float(x.dtype):
+        return x
+    signed = np.dtype(f"i{x.dtype.itemsize}")
+    number = bits.bitcast(x, signed)
+    sign = row("bitwise_right_shift", number, full_like(number, signed.itemsize * 8 - 1))
+    return row("bitwise_xor", number, row("bitwise_and", sign, full_like(number, np.iinfo(signed).max)))
+
+
 def not_(x: Value) -> Value:
     """Every bit inverted."""
     return row("bitwise_invert", x)

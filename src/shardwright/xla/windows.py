@@ -8,6 +8,7 @@ import numpy as np
 from shardwright.ops import RowMap
 from shardwright.xla.elementwise import MONOIDS, Monoid
 from shardwright.xla.products import Window
+from shardwright.xla.reducing import cumulative
 from shardwright.xla.shaping import pad, rows
 from shardwright.xla.values import Value, broadcast, cast, full_like, is_float, reshape, row, splat, where
 
@@ -39,7 +40,23 @@ def reduce_window(x: Value, monoid: Monoid, sizes: Sizes, window: Window, init: 
     return result if init is None or monoid.is_identity(init) else monoid(result, broadcast(init, shape))
 
 
+def _running(x: Value, monoid: Monoid, maps: Sequence[RowMap]) -> Value | None:
+    """Windows that begin or end with the tensor are running totals, which is how XLA writes these; None for others."""
+    wide = [dim for dim, (each, n) in enumerate(zip(maps, x.shape, strict=True)) if each != RowMap(n)]
+    if len(wide) != 1 or monoid.name not in ("add", "multiply", "maximum", "minimum"):
+        return None
+    (dim,) = wide
+    n = x.shape[dim]
+    for start, backward in ((1 - n, False), (0, True)):
+        if n > 1 and maps[dim] == RowMap(n, start, 1, n):
+            return cumulative(x, monoid.name, dim, backward)
+    return None
+
+
 def _windows(x: Value, monoid: Monoid, maps: Sequence[RowMap], identity: Value) -> Value:
+    running = _running(x, monoid, maps)
+    if running is not None:
+        return running
     if monoid.name in ("maximum", "minimum") and x.dtype.kind != "c":
         return _pooled("max_pool", x, maps, backward=monoid.name == "minimum")
     if monoid.name == "add" and is_float(x.dtype):
