@@ -128,25 +128,29 @@ def rules(mesh):
     return {"params": weights, "state": weights, "x": P(first), "y": P(first)}
 
 
+STEPS = 3
+
+
 @cache
-def by_jax(model, steps):
-    """The step, its first arguments, and what JAX gives after some steps: parameters, state and losses."""
+def by_jax(model):
+    """The step with its first arguments, and what JAX gives after each of some steps: parameters and state; losses."""
     step, params, state, batch = MODELS[model]()
     quickly = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
     compiled = jax.jit(step).lower(params, state, *batch(0)).compile(compiler_options=quickly)
-    tree, losses = (params, state), []
-    for number in range(steps):
+    tree, after, losses = (params, state), [], []
+    for number in range(STEPS):
         *tree, loss = compiled(*tree, *batch(number))
+        after.append([np.asarray(x) for x in jax.tree.leaves(tree)])
         losses.append(float(loss))
-    return (step, params, state, batch), [np.asarray(x) for x in jax.tree.leaves(tree)], losses
+    return (step, params, state, batch), after, losses
 
 
-def by_import(model, steps, mesh):
+def by_import(model, mesh):
     """The parameters, the state and the losses that the imported function gives on a mesh, on the host."""
     step, params, state, batch = MODELS[model]()
     run = sw.jax.load(step, params, state, *batch(0)).sjit(mesh, rules(mesh))
     tree, losses = (params, state), []
-    for number in range(steps):
+    for number in range(STEPS):
         *tree, loss = run(*tree, *batch(number))
         losses.append(float(np.asarray(loss)))
     return [np.asarray(x) for x in jax.tree.leaves(tree)], losses

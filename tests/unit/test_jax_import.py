@@ -16,26 +16,26 @@ GRID, THREE = sw.Mesh(dp=2, tp=2), sw.Mesh(c=3, engine="literal")
 F = np.float32
 
 
-def assert_trained(model, steps, got, losses):
-    _, want, wanted_losses = by_jax(model, steps)
+def assert_trained(model, got, losses):
+    _, after, wanted_losses = by_jax(model)
     np.testing.assert_allclose(losses, wanted_losses, rtol=5e-6)
     assert losses[-1] != losses[0]
-    for a, b in zip(got, want, strict=True):
+    for a, b in zip(got, after[-1], strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
 
 
 @pytest.mark.parametrize("mesh", [GRID, THREE], ids=["2x2", "3 literal"])
 @pytest.mark.parametrize("model", MODELS)
 def test_training_steps(model, mesh):
-    assert_trained(model, 3, *by_import(model, 3, mesh))
+    assert_trained(model, *by_import(model, mesh))
 
 
 def test_a_training_step_on_the_devices_of_jax():
-    assert_trained("mlp", 3, *by_import("mlp", 3, sw.Mesh(dp=4, tp=2, engine="jax")))
+    assert_trained("mlp", *by_import("mlp", sw.Mesh(dp=4, tp=2, engine="jax")))
 
 
 def test_a_training_step_on_literal_devices_counts_what_explain_says():
-    (step, params, state, batch), _, _ = by_jax("mlp", 3)
+    (step, params, state, batch), _, _ = by_jax("mlp")
     f = sw.jax.load(step, params, state, *batch(0))
     measured = sw.measure(f.sjit(GRID, rules(GRID)), params, state, *batch(0))
     assert measured.rows
@@ -55,7 +55,7 @@ MEGATRON = sw.rules.TreePathShardingRule(
 
 @pytest.mark.parametrize("model", ["mlp", "lm"])
 def test_tensor_parallel_steps_are_strict(model):
-    (step, params, state, batch), _, _ = by_jax(model, 3)
+    (step, params, state, batch), _, _ = by_jax(model)
     f = sw.jax.load(step, params, state, *batch(0))
     weights = MEGATRON if model == "lm" else sw.rules.TreePathShardingRule(*MEGATRON.rules[3:])
     with sw.strict():
@@ -65,7 +65,7 @@ def test_tensor_parallel_steps_are_strict(model):
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "lm", "scanned lm"])
 def test_data_parallel_steps_are_strict_and_only_reduce(model):
-    (step, params, state, batch), _, _ = by_jax(model, 3)
+    (step, params, state, batch), _, _ = by_jax(model)
     f = sw.jax.load(step, params, state, *batch(0))
     with sw.strict():
         explained = f.explain(sw.Mesh(dp=4), {"params": P(), "state": P(), "x": P("dp"), "y": P("dp")})
@@ -93,7 +93,7 @@ def test_names_are_parameters_and_paths():
 
 
 def test_source_lines_are_the_users():
-    (step, params, state, batch), _, _ = by_jax("lm", 3)
+    (step, params, state, batch), _, _ = by_jax("lm")
     explained = sw.jax.load(step, params, state, *batch(0)).explain(GRID, rules(GRID))
     files = {row.source.rpartition(":")[0].rpartition("/")[2] for row in explained.rows if row.source}
     assert files <= {"jax_models.py", "test_jax_import.py"}

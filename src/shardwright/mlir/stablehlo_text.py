@@ -7,7 +7,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from shardwright.mlir.parsing import Source
 
 _WRITTEN = re.compile(r"\b(?:stablehlo|chlo|sdy|mhlo)\.\w")
 _NUMBER = re.compile(r"true|false|0x[0-9A-Fa-f]+|[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?)")
+_PLACE = re.compile(r'loc\("([^"]*)":(\d+):(\d+)\)')
 _DTYPES = {
     "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "ui8": "uint8", "ui16": "uint16",
     "ui32": "uint32", "ui64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
@@ -50,6 +51,12 @@ def _context() -> Any:
     ):
         register(context)
     return context
+
+
+class _Place(NamedTuple):
+    filename: str
+    start_line: int
+    start_col: int
 
 
 class Text:
@@ -113,6 +120,8 @@ def _files(location: Any) -> Iterator[Any]:
     elif kind == "FusedLoc":
         for part in location.locations:
             yield from _files(part)
+    elif found := _PLACE.fullmatch(str(location)):  # of an error, without a type of its own
+        yield _Place(found.group(1), int(found.group(2)), int(found.group(3)))
 
 
 def _sentence(text: str) -> str:
