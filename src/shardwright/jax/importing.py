@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import optree
 
+import shardwright.jax.interpreting as interpreting
 from shardwright import xla
 from shardwright.arrays import Array, ShapeDtype
 from shardwright.errors import ArrayError, ProgramError, TreeError
-from shardwright.jax import interpreting
 from shardwright.jax.expanding import data_of
 from shardwright.jax.utils import key_name
 from shardwright.mesh import Mesh, current_mesh

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+import shardwright.xla.bits as bits
+import shardwright.xla.special as special
 from shardwright.kernels import highest, lowest
-from shardwright.xla import bits, special
 from shardwright.xla.values import DType, Value, cast, full_like, is_float, is_known, row, where
 
 Function = Callable[..., Value]
