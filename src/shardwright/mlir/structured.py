@@ -12,7 +12,8 @@ from shardwright.mlir.arithmetic import REDUCING, RULES
 from shardwright.mlir.fields import integer, integers
 from shardwright.mlir.named import BINARY, PRODUCTS, UNARY
 from shardwright.mlir.types import sizes_of
-from shardwright.mlir.values import Value, View, first_of, is_splat, splat
+from shardwright.mlir.values import Value, View
+from shardwright.xla import first_of, is_splat, splat
 
 Refuse = Callable[[str, Operation], Exception]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
