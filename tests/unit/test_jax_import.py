@@ -98,6 +98,8 @@ def test_source_lines_are_the_users():
     files = {row.source.rpartition(":")[0].rpartition("/")[2] for row in explained.rows if row.source}
     assert files <= {"jax_models.py", "test_jax_import.py"}
     assert len({row.source for row in explained.rows}) > 5
+    stacks = {row.stack for row in explained.rows}
+    assert any("LM/Block_0/MultiHeadDotProductAttention_0/query" in stack.replace("jvp(LM)", "LM") for stack in stacks)
 
 
 @flax.struct.dataclass

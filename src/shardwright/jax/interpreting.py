@@ -3,10 +3,10 @@
 Equations whose operands are all known are worked out by JAX on the host. No equation that has an Array as an operand is.
 """
 
-import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from shardwright.arrays import Array
 from shardwright.errors import OperationError, ShardingError, ShardwrightError
 from shardwright.jax.expanding import data_of, expansion, implementation_of, is_key
 from shardwright.jax.primitives import PRIMITIVES
-from shardwright.lines import located
+from shardwright.lines import Line, located
 from shardwright.mesh import current_mesh
 from shardwright.program import cond, scan, while_loop, with_sharding_constraint
 from shardwright.sharding import P
@@ -40,6 +40,10 @@ CALLS = {  # primitives that run a jaxpr of their own, and the parameter that it
 }
 CONTROL = ("scan", "while", "cond", "sharding_constraint")
 _LIBRARIES = tuple(os.sep + name + os.sep for name in ("site-packages", "dist-packages"))
+
+
+_NOWHERE = Line("")
+_here: ContextVar[Line] = ContextVar("here", default=_NOWHERE)  # the line of the equation that runs
 
 
 class UnknownPrimitiveError(OperationError):
@@ -94,20 +98,30 @@ def held(value: Any) -> Value:
 
 def _equation(eqn: Any, operands: list[Value]) -> list[Value]:
     name = eqn.primitive.name
-    inner, line = _called(eqn), line_of(eqn)
-    with located(line) if line else contextlib.nullcontext():
-        if inner is not None:
-            return run(inner.jaxpr, inner.consts, operands)
-        if _folds(eqn, operands):
-            return _folded(eqn, operands)
-        try:
+    inner, line = _called(eqn), _line(eqn)
+    token = _here.set(line)
+    try:
+        with located(line):
+            if inner is not None:
+                return run(inner.jaxpr, inner.consts, operands)
+            if _folds(eqn, operands):
+                return _folded(eqn, operands)
             made = _CONTROL[name](eqn, operands) if name in CONTROL else PRIMITIVES[name](*operands, **eqn.params)
-        except ShardwrightError as error:
-            if isinstance(error, UnknownPrimitiveError) or not line or line in str(error):
-                raise
-            raise type(error)(f"{name} ({line}): {error}") from error
+    except ShardwrightError as error:
+        if inner is not None or not line or line in str(error):
+            raise
+        raise type(error)(f"{name} ({line}): {error}") from error
+    finally:
+        _here.reset(token)
     results = list(made) if isinstance(made, list | tuple) else [made]
     return [_checked(eqn, var, value) for var, value in zip(eqn.outvars, results, strict=True)]
+
+
+def _line(eqn: Any) -> Line:
+    """The line of an equation and its name stack, below those of the call that it is part of."""
+    outer = _here.get()
+    parts = (outer.stack, str(eqn.source_info.name_stack))
+    return Line(line_of(eqn) or outer, "/".join(part for part in parts if part))
 
 
 def _called(eqn: Any) -> Any:
