@@ -4,6 +4,7 @@ A case draws its shapes and attributes; the property test lays the operands out 
 integers or moves; the others are compared within the rounding of float sums.
 """
 
+import math
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 import shardwright.numpy as snp
 from shardwright import nn
+from shardwright.eager import apply
 from shardwright.numpy import fft, linalg
+from shardwright.ops import Attrs
 from strategies import host_arrays, shapes
 
 UNARY = """
@@ -817,7 +820,26 @@ def attention(draw, seed):
     )
 
 
+def row_of(name, numpys, count=1, **attrs):
+    """A row that has no function of its own in the namespaces."""
+
+    def make(draw, seed):
+        hosts = [floats(shape, seed + i, -3, 3) for i, shape in enumerate(draw(broadcastable(count)))]
+        return Case(hosts, lambda *xs: apply(name, xs, Attrs(**attrs)), numpys)
+
+    return make
+
+
+def complex_of(real, imag):
+    real, imag = np.broadcast_arrays(real, imag)
+    return real + 1j * imag
+
+
 CASES = {
+    "erf": row_of("erf", lambda x: np.vectorize(math.erf, otypes=[float])(x)),
+    "erfc": row_of("erfc", lambda x: np.vectorize(math.erfc, otypes=[float])(x)),
+    "bitcast": row_of("bitcast", lambda x: x.view(np.int64), dtype=np.dtype(np.int64)),
+    "make_complex": row_of("make_complex", complex_of, 2),
     **{name: unary(name) for name in UNARY},
     **{name: binary(name) for name in BINARY},
     **{name: reduction(name) for name in ("sum", "prod", "max", "min", "all", "any", "mean", "var", "std")},

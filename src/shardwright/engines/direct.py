@@ -212,7 +212,13 @@ def _scatter(call: Call) -> Function:
 
     def scatter(x: Data, value: Data, *indices: Data) -> Data:
         made = np.array(x)
-        made.transpose(order)[indices] = value
+        try:
+            made.transpose(order)[indices] = value
+        except IndexError:  # rows for places that the tensor has not are dropped
+            pairs = zip(indices, dims, strict=True)
+            inside = np.all([(index >= -x.shape[dim]) & (index < x.shape[dim]) for index, dim in pairs], axis=0)
+            kept = value[inside] if len(value) == len(inside) else value
+            made.transpose(order)[tuple(index[inside] for index in indices)] = kept
         return made
 
     return scatter

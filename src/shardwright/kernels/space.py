@@ -20,6 +20,11 @@ class NumpySpace:
         return dtype
 
     @staticmethod
+    def bitcast(x: Any, dtype: Any) -> Any:
+        """The same bits in another dtype of the same width."""
+        return np.asarray(x).view(dtype)
+
+    @staticmethod
     def make_complex(real: Any, imag: Any) -> Any:
         """A complex number from its parts; arithmetic would turn an infinity beside a NaN into two NaNs."""
         parts = np.stack(np.broadcast_arrays(real, imag), axis=-1)

@@ -9,7 +9,8 @@ from xdsl.ir import Operation
 from shardwright.mlir.fields import integer
 from shardwright.mlir.named import PREDICATES
 from shardwright.mlir.types import dtype_of, element_of
-from shardwright.mlir.values import Value, View, splat
+from shardwright.mlir.values import Value, View
+from shardwright.xla import splat
 
 Rule = Callable[..., Value]  # of the view, the operation and its operands' values
 

@@ -24,8 +24,9 @@ from shardwright.mlir.fields import (
     short_name,
 )
 from shardwright.mlir.types import dtype_of, element_of
-from shardwright.mlir.values import LocalView, Value, is_known
+from shardwright.mlir.values import LocalView, Value
 from shardwright.sharding import P, Sharding
+from shardwright.xla import is_known
 
 COLLECTIVES = frozenset(
     "all_gather all_reduce all_slice all_to_all broadcast gather recv reduce reduce_scatter scatter send shift "

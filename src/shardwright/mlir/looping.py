@@ -7,8 +7,9 @@ from xdsl.ir import Block, Operation
 
 from shardwright.lines import located
 from shardwright.mlir.branches import Walk
-from shardwright.mlir.values import GlobalView, Value, is_known, splat
+from shardwright.mlir.values import GlobalView, Value
 from shardwright.program import scan, while_loop
+from shardwright.xla import is_known, splat
 
 MOST_ROUNDS = 10_000  # that a loop of the local view may have
 

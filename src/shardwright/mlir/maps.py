@@ -9,8 +9,9 @@ from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr, AffineExpr
 from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind
 
 from shardwright.errors import ShardwrightError
-from shardwright.mlir.values import Value, View, is_known
+from shardwright.mlir.values import Value, View
 from shardwright.ops import RowMap
+from shardwright.xla import is_known
 
 
 class Spaced(NamedTuple):

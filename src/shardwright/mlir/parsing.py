@@ -77,7 +77,7 @@ class Source:
 
     def parsed(self) -> builtin.ModuleOp:
         """The module; every failure is an MLIRError."""
-        self._check_size()
+        self.check_size()
         parser: _Locating | None = None
         try:
             parser = _Locating(_context(), self)
@@ -124,7 +124,8 @@ class Source:
             except Exception as error:  # a definition that fails on values it did not expect
                 yield self.error(f"'{op.name}' op can't be verified: {_sentence(_first_line(error))}", op)
 
-    def _check_size(self) -> None:
+    def check_size(self) -> None:
+        """Raises MLIRError if the text is too long, has too many dims or is nested too deeply."""
         if len(self.text) > MOST_CHARACTERS:
             raise MLIRError(
                 f"{self.file} has {len(self.text):,} characters; at most {MOST_CHARACTERS:,} are read. Split the file, or "

@@ -39,9 +39,10 @@ from shardwright.mlir.shaping import Shaping, constant
 from shardwright.mlir.structured import Structured
 from shardwright.mlir.text import with_default_offsets
 from shardwright.mlir.types import dtype_of, element_of, sizes_of, tensor_name
-from shardwright.mlir.values import GlobalView, LocalView, Value, View, is_known
+from shardwright.mlir.values import GlobalView, LocalView, Value, View
 from shardwright.program import cond
 from shardwright.sharding import Sharding
+from shardwright.xla import is_known
 
 MOST_CALLS = 32  # functions that call one another
 

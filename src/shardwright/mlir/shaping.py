@@ -12,8 +12,9 @@ from shardwright.errors import ShardwrightError
 from shardwright.mlir.dialects import DYNAMIC
 from shardwright.mlir.fields import integer, integers
 from shardwright.mlir.types import dtype_of, element_of, sizes_of
-from shardwright.mlir.values import MOST_FOLDED, Value, View, first_of, is_known, is_splat, splat
+from shardwright.mlir.values import Value, View
 from shardwright.ops import RowMap
+from shardwright.xla import MOST_FOLDED, first_of, is_known, is_splat, splat
 
 
 def constant(op: Operation) -> Value:

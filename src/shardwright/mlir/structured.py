@@ -12,8 +12,9 @@ from shardwright.mlir.arithmetic import REDUCING, RULES, unsigned
 from shardwright.mlir.fields import integer, integers
 from shardwright.mlir.maps import check_rows, extracted, index_table, loops_of, spaced
 from shardwright.mlir.named import PRODUCTS, WINDOWS
-from shardwright.mlir.values import Value, View, first_of, is_splat, splat
+from shardwright.mlir.values import Value, View
 from shardwright.mlir.windows import windowed
+from shardwright.xla import first_of, is_splat, splat
 
 Refuse = Callable[[str, Operation], Exception]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

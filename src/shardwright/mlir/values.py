@@ -18,30 +18,10 @@ from shardwright.mesh import Mesh
 from shardwright.ops import NO_ATTRS, OPS, Attrs
 from shardwright.program import LocalTrace, Node, Trace, current_trace
 from shardwright.sharding import P
+from shardwright.xla import first_of, folded, is_known, is_splat, splat
 
 Value = Any  # a NumPy array, an Array or a PerDevice
-MOST_FOLDED = 65_536  # elements of a known result that is worked out while a program is traced
 MOST_DEVICES = 4096  # of a mesh whose values per device are worked out while a program is traced
-
-
-def is_known(value: Value) -> bool:
-    """Whether a value's elements are known while the function is traced."""
-    return isinstance(value, np.ndarray)
-
-
-def is_splat(value: Value) -> bool:
-    """Whether a known value is one element repeated."""
-    return is_known(value) and value.size > 0 and (value.size == 1 or not any(value.strides))
-
-
-def splat(element: Any, shape: Sequence[int], dtype: "np.dtype[Any]") -> Any:
-    """One element repeated, which takes no memory."""
-    return np.broadcast_to(np.asarray(element, dtype), tuple(shape))
-
-
-def first_of(value: Value) -> Any:
-    """The element of a splat, as a Python scalar."""
-    return value[(0,) * value.ndim].item()
 
 
 class View:
@@ -127,20 +107,6 @@ class View:
 
     def _record(self, name: str, operands: Sequence[Any], attrs: Attrs) -> Value:
         raise NotImplementedError
-
-
-def folded(name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
-    """An operation on known values; None if its operands are too large."""
-    if OPS[name].elementwise or name == "astype":
-        shape = np.broadcast_shapes(*(x.shape for x in operands))
-        if math.prod(shape) > 1 and all(map(is_splat, operands)):
-            small = [x[(slice(0, 1),) * x.ndim].reshape(()) for x in operands]
-            return np.broadcast_to(folded(name, small, attrs), shape)
-    if any(x.size > MOST_FOLDED for x in operands) or math.prod(attrs.get("shape", ())) > MOST_FOLDED:
-        return None
-    with np.errstate(all="ignore"):
-        contiguous = [np.asarray(x, order="C") for x in operands]  # ascontiguousarray would give a scalar a dim
-        return np.asarray(row_function(name, [(x.shape, x.dtype) for x in operands], attrs)(*contiguous))
 
 
 class GlobalView(View):

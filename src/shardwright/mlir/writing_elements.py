@@ -13,8 +13,8 @@ import numpy as np
 from shardwright.errors import MLIRError
 from shardwright.mlir.text import Bits, Known, Reshaped, Text, Typed
 from shardwright.mlir.types import tensor_name
-from shardwright.mlir.values import folded
 from shardwright.ops import OPS, Attrs
+from shardwright.xla import folded
 
 FLOATS = {
     "add": "arith.addf", "subtract": "arith.subf", "multiply": "arith.mulf", "divide": "arith.divf",

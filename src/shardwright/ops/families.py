@@ -286,7 +286,7 @@ def scatter(shapes: Shapes, attrs: Attrs) -> Rule:
     """x with elements replaced that index arrays name; attrs: dims, those that are indexed, one array for each.
 
     The value's first dim runs over the index arrays, the others are x's dims that are not indexed. Arrays and value
-    go to every device, x never moves.
+    go to every device, x never moves. Rows for places that x does not have are dropped.
     """
     names = dim_names(len(shapes[0]))
     rest = [name for at, name in enumerate(names) if at not in attrs["dims"]]

@@ -71,6 +71,10 @@ def _clip_tried(x: Any, *bounds: Any) -> Any:
     return np.clip(x, bounds[0], bounds[-1]) if bounds else x
 
 
+def _complex_tried(real: Any, imag: Any) -> Any:
+    return (real + imag).astype(np.result_type(real, imag, np.complex64))
+
+
 def _fft_tried(name: str) -> Callable[..., Any]:
     return lambda x: getattr(np.fft, name)(np.tile(x, (2, 2) if name.endswith("n") else 2))
 
@@ -102,8 +106,11 @@ OPS: dict[str, Op] = _rows_of(
     *map(_elementwise, _ELEMENTWISE),
     Op("sigmoid", f.elementwise("sigmoid"), dt.floats, w.points(4)),
     Op("gelu", f.elementwise("gelu"), dt.floats, w.points(20)),
-    Op("erf", f.elementwise("erf"), dt.floats, w.points(20)),
+    Op("erf", f.elementwise("erf"), dt.floats, w.points(30)),
+    Op("erfc", f.elementwise("erfc"), dt.floats, w.points(30)),
     Op("astype", f.elementwise("astype"), dt.given),
+    Op("bitcast", f.elementwise("bitcast"), dt.given, w.NONE),
+    Op("make_complex", f.elementwise("make_complex", "add"), dt.as_ran(_complex_tried), w.NONE),
     _moves("in_range", f.checked("in_range")),
     Op("clip", f.elementwise("clip"), dt.as_ran(_clip_tried)),
     Op("isin", f.as_text("isin", "..., s -> ...", whole="s"), dt.always(bool)),

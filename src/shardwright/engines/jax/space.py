@@ -115,6 +115,10 @@ class JaxSpace:
             return _truncated(x, dtype)
         return strong(x, dtype)
 
+    def bitcast(self, x: Array, dtype: Any) -> Array:
+        """The same bits in another dtype of the same width."""
+        return lax.bitcast_convert_type(x, np.dtype(dtype))
+
     def full(self, shape: Sequence[int], value: Any, dtype: Any = None) -> Array:
         return jnp.broadcast_to(self.asarray(value, dtype), tuple(shape))
 

@@ -66,6 +66,10 @@ class TorchSpace:
             x = x.real  # torch would warn
         return x.to(wanted)
 
+    def bitcast(self, x: Tensor, dtype: Any) -> Tensor:
+        """The same bits in another dtype of the same width."""
+        return x.view(torch_dtype(dtype))
+
     def full(self, shape: Sequence[int], value: Any, dtype: Any = None) -> Tensor:
         return self.asarray(value, dtype).expand(tuple(shape)).clone()
 
