@@ -34,6 +34,7 @@ LAYERS = [
     ["nn"],
     ["rules"],
     ["program"],
+    ["imported"],
     ["jax", "mlir", "ttnn", "torch"],  # front ends: siblings
     ["viz"],
     ["demo"],

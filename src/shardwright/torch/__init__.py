@@ -13,7 +13,9 @@ except ModuleNotFoundError as error:
         "shardwright.torch needs torch, which is not installed. Run: pip install 'shardwright[torch]'.", name="torch"
     ) from error
 
+from shardwright.torch.aten import register
 from shardwright.torch.arrays import from_dtensor, to_dtensor
+from shardwright.torch.importing import load
 from shardwright.torch.meshes import from_device_mesh, to_device_mesh
 from shardwright.torch.modules import gather_module, match_sharding_rule, shard_module
 from shardwright.torch.placements import from_placements, to_placements
@@ -23,7 +25,9 @@ __all__ = [
     "from_dtensor",
     "from_placements",
     "gather_module",
+    "load",
     "match_sharding_rule",
+    "register",
     "shard_module",
     "to_device_mesh",
     "to_dtensor",
