@@ -332,6 +332,9 @@ def _as_torch(step: Step, result: Any, frame: Frame) -> Any:
         if not isinstance(x, Array) or step.dtypes[at] is None:
             continue
         if step.shapes[at] is not None and x.shape != step.shapes[at]:
+            if step.row is not None and step.row.elementwise:  # of host tensors, dims that repeat were left out
+                x = results[at] = x.namespace.broadcast_to(x, step.shapes[at])
+        if step.shapes[at] is not None and x.shape != step.shapes[at]:
             raise ModelError(
                 f"{step.name}: the row gives shape {x.shape}, torch {step.shapes[at]}. Correct the function that was "
                 f"registered for it."

@@ -46,7 +46,7 @@ def load(model: Any, *inputs: Any, **named: Any) -> Imported:
 def _exported(exported: torch.export.ExportedProgram, name: str) -> Imported:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = exported.run_decompositions({})
+        program = exported.run_decompositions({}) if exported.dialect == "TRAINING" else exported
     signature = program.graph_signature
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         changed = ", ".join([*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()][:5])
