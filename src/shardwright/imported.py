@@ -73,9 +73,7 @@ class Imported:
         of `sjit`. Parameters are placed when the function first runs, so that explaining needs no engine.
         """
         shardings = self.shardings(mesh, rules)
-        first = {
-            name: ShapeDtype(value.shape, value.dtype, shardings[name]) for name, value in self.parameters.items()
-        }
+        first = {name: ShapeDtype(value.shape, value.dtype, shardings[name]) for name, value in self.parameters.items()}
         program = sjit(self.function, mesh=mesh, in_shardings=self._entries(inputs), **options)
         return Applied(program, (first,), lambda: (self._placed(shardings),))
 

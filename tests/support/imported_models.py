@@ -157,7 +157,13 @@ def clip() -> Built:
 
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = transformers.CLIPConfig(
-        text_config={**sizes, "vocab_size": 96, "max_position_embeddings": 32, "projection_dim": 32, "eos_token_id": 95},
+        text_config={
+            **sizes,
+            "vocab_size": 96,
+            "max_position_embeddings": 32,
+            "projection_dim": 32,
+            "eos_token_id": 95,
+        },
         vision_config={**sizes, "image_size": 32, "patch_size": 8, "projection_dim": 32},
         projection_dim=32,
     )

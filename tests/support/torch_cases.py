@@ -46,7 +46,11 @@ S = (4, 6)
 
 # -- arithmetic, with promotion ------------------------------------------------------------------------------------------
 for _other in (f(*S), f(6), f(4, 1), torch.tensor(1.5, dtype=torch.float64), i(*S), b(6), 2, 2.5):
-    _names = "add.Tensor sub.Tensor mul.Tensor" if not (isinstance(_other, torch.Tensor) and _other.dtype == torch.bool) else "add.Tensor mul.Tensor"
+    _names = (
+        "add.Tensor sub.Tensor mul.Tensor"
+        if not (isinstance(_other, torch.Tensor) and _other.dtype == torch.bool)
+        else "add.Tensor mul.Tensor"
+    )
     case(_names, f(*S), _other)
 case("add.Tensor sub.Tensor mul.Tensor div.Tensor", i(*S), nonzero(*S))
 case("add.Tensor mul.Tensor div.Tensor", i(*S), 2.5)
@@ -81,7 +85,10 @@ case("lerp.Tensor", f(*S), f(*S), positive(6))
 case("addcmul addcdiv", f(*S), f(6), positive(*S), value=0.5)
 case("neg negative abs sign sgn square positive", f(*S))
 case("neg abs sign square", i(*S))
-case("reciprocal exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh atanh", positive(*S))
+case(
+    "reciprocal exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh atanh",
+    positive(*S),
+)
 case("arcsin arccos arctan arcsinh arctanh", positive(*S))
 case("acosh arccosh", positive(*S) + 1)
 case("exp sqrt log sin sigmoid", i(*S, low=1, high=5))
@@ -108,7 +115,11 @@ for _op in ("and", "or", "xor"):
     case(f"__{_op}__.Tensor bitwise_{_op}.Tensor", i(*S), i(6))
     case(f"__{_op}__.Scalar bitwise_{_op}.Scalar", i(*S), 5)
     case(f"bitwise_{_op}.Scalar_Tensor", 5, i(*S))
-case("__lshift__.Tensor __rshift__.Tensor bitwise_left_shift.Tensor bitwise_right_shift.Tensor", i(*S), i(6, low=0, high=4))
+case(
+    "__lshift__.Tensor __rshift__.Tensor bitwise_left_shift.Tensor bitwise_right_shift.Tensor",
+    i(*S),
+    i(6, low=0, high=4),
+)
 case("__lshift__.Scalar __rshift__.Scalar bitwise_left_shift.Tensor_Scalar bitwise_right_shift.Tensor_Scalar", i(*S), 2)
 case("bitwise_not", i(*S))
 case("bitwise_not logical_not", b(*S))
@@ -127,7 +138,10 @@ case("masked_fill.Scalar", i(*S), b(*S), 3)
 case("masked_fill.Tensor", f(*S), b(*S), torch.tensor(2.0))
 
 # -- activations ---------------------------------------------------------------------------------------------------------
-case("relu relu6 sigmoid special_expit silu mish gelu softplus log_sigmoid elu selu leaky_relu hardsigmoid hardswish hardtanh", f(*S) * 3)
+case(
+    "relu relu6 sigmoid special_expit silu mish gelu softplus log_sigmoid elu selu leaky_relu hardsigmoid hardswish hardtanh",
+    f(*S) * 3,
+)
 case("silu gelu softplus sigmoid", f(*S, dtype=H))
 case("relu", i(*S))
 case("gelu", f(*S), approximate="tanh")
@@ -280,6 +294,7 @@ case("sort argsort", f(*S), 0, True)
 case("sort.stable argsort.stable", i(*S), stable=True, dim=1, descending=True)
 case("topk", f(*S), 3)
 case("topk", f(*S), 2, 0, False)
+case("topk", f(7), 3)
 case("histc", positive(20) * 8, 8, 0, 8)
 case("histc", positive(20), 5)
 case("layer_norm", f(4, 3, 6), [6])
@@ -352,9 +367,14 @@ case("index.Tensor", f(4, 5, 6), [i(2, 1, low=0, high=4), None, i(3, low=0, high
 case("one_hot", i(4, 3, low=0, high=5), 5)
 case("scatter.src", f(4, 6), 1, torch.tensor([[0, 2], [5, 1], [3, 3], [4, 0]])[:, :1], f(4, 1))
 case("scatter.src", f(4, 6), 0, torch.tensor([[0, 1, 2, 3, 0, 1]]), f(1, 6))
+case("scatter.src", f(4, 6), 0, torch.tensor([[2, 1]]), f(3, 6))
 case("scatter.value", f(4, 6), 1, i(4, 2, low=0, high=6), 2.0)
 case("scatter_add", f(4, 6), 1, i(4, 5, low=0, high=6), f(4, 5))
 case("scatter_add", f(4, 6), 0, i(5, 6, low=0, high=4), f(5, 6))
+for _reduce in ("sum", "prod", "amax", "amin", "mean"):
+    for _include in (True, False):
+        case("scatter_reduce.two", f(4, 6), 1, i(4, 5, low=0, high=6), f(4, 5), _reduce, include_self=_include)
+case("scatter_reduce.two", f(4, 6), 0, i(5, 3, low=0, high=4), f(5, 6), "sum")
 case("index_add", f(4, 6), 1, i(5, low=0, high=6), f(4, 5), alpha=2)
 case("index_copy", f(4, 6), 0, torch.tensor([2, 0]), f(2, 6))
 case("index_fill.int_Scalar", f(4, 6), 1, torch.tensor([2, 0]), 1.5)
@@ -362,6 +382,9 @@ case("index_put _unsafe_index_put", f(4, 6), [torch.tensor([2, 0])], f(2, 6))
 case("index_put", i(6), [torch.tensor([2, 0, 1, 5, 4, 3])], i(6))
 case("index_put", f(4, 6), [i(5, low=0, high=4)], f(5, 6), True)
 case("index_put", f(4, 6), [torch.tensor([1, 3]), torch.tensor([5, 0])], f(2), True)
+case("index_put", f(4, 6, 3), [None, torch.tensor([5, 0])], f(4, 2, 3))
+case("index_put", f(4, 6, 3), [None, torch.tensor([5, 0]), torch.tensor([1, 2])], f(4, 2))
+case("index_put", f(4, 6, 3), [i(3, low=0, high=4), None, i(3, low=0, high=3)], f(3, 6), True)
 case("index_put", f(4, 6), [b(4, 6)], torch.tensor(2.0))
 case("tril triu", f(4, 6))
 case("tril triu", f(2, 4, 6), 1)

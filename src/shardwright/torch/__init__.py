@@ -13,8 +13,8 @@ except ModuleNotFoundError as error:
         "shardwright.torch needs torch, which is not installed. Run: pip install 'shardwright[torch]'.", name="torch"
     ) from error
 
-from shardwright.torch.aten import register
 from shardwright.torch.arrays import from_dtensor, to_dtensor
+from shardwright.torch.aten import register
 from shardwright.torch.importing import load
 from shardwright.torch.meshes import from_device_mesh, to_device_mesh
 from shardwright.torch.modules import gather_module, match_sharding_rule, shard_module

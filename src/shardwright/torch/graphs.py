@@ -25,7 +25,13 @@ from shardwright.program import cond
 from shardwright.torch.aten import ROWS, Row, cast, numpy_dtype
 
 Node = torch.fx.Node
-_SKIPPED = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "sym_constrain_range_for_size"}
+_SKIPPED = {
+    "_assert_tensor_metadata",
+    "_assert_scalar",
+    "_assert_async",
+    "sym_constrain_range",
+    "sym_constrain_range_for_size",
+}
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 MOST_UNKNOWN = 40  # operations that an error lists
@@ -112,7 +118,9 @@ class Graph:
             self._fixed[node.name] = _attribute(self._owner, str(node.target))
             return
         if node.op != "call_function":
-            raise ModelError(f"A graph with {node.op} nodes can't be loaded. Export the model with torch.export.export.")
+            raise ModelError(
+                f"A graph with {node.op} nodes can't be loaded. Export the model with torch.export.export."
+            )
         key = operation_key(node.target)
         if key.split(".")[1] in _SKIPPED:
             self._fixed[node.name] = None
@@ -259,7 +267,7 @@ def _common(node: Node, result: torch.dtype, first: int) -> torch.dtype:
     """The dtype that torch computes elements in: the result's, or of comparisons the one that operands promote to."""
     if result is not torch.bool:
         return result
-    operands = [x.meta.get("val") if isinstance(x, Node) else x for x in node.args[first:]]
+    operands: list[Any] = [x.meta.get("val") if isinstance(x, Node) else x for x in node.args[first:]]
     operands = [x for x in operands if isinstance(x, torch.Tensor | int | float | bool)]
     if len(operands) < 2 or not any(isinstance(x, torch.Tensor) for x in operands):
         return operands[0].dtype if operands and isinstance(operands[0], torch.Tensor) else result
@@ -331,12 +339,12 @@ def _as_torch(step: Step, result: Any, frame: Frame) -> Any:
             x = results[at] = replicate(x, frame.mesh, copy=False)
         if not isinstance(x, Array) or step.dtypes[at] is None:
             continue
-        if step.shapes[at] is not None and x.shape != step.shapes[at]:
-            if step.row is not None and step.row.elementwise:  # of host tensors, dims that repeat were left out
-                x = results[at] = x.namespace.broadcast_to(x, step.shapes[at])
-        if step.shapes[at] is not None and x.shape != step.shapes[at]:
+        shape = x.shape if step.shapes[at] is None else step.shapes[at]
+        if x.shape != shape and step.row is not None and step.row.elementwise:  # dims that repeat were left out
+            x = x.namespace.broadcast_to(x, shape)
+        if x.shape != shape:
             raise ModelError(
-                f"{step.name}: the row gives shape {x.shape}, torch {step.shapes[at]}. Correct the function that was "
+                f"{step.name}: the row gives shape {x.shape}, torch {shape}. Correct the function that was "
                 f"registered for it."
             )
         results[at] = cast(x, step.dtypes[at])
@@ -370,7 +378,9 @@ def _choice(graph: Graph, frame: Frame, test: Any, true: Any, false: Any, operan
 
         return run
 
-    return cond(made if (made := test).shape == () else made.namespace.reshape(made, ()), branch(true), branch(false), *arrays)
+    return cond(
+        made if (made := test).shape == () else made.namespace.reshape(made, ()), branch(true), branch(false), *arrays
+    )
 
 
 def _wrapped(count: int) -> Callable[..., Any]:
@@ -404,6 +414,8 @@ def unknown_error(name: str, unknown: dict[str, list[Line]]) -> ModelError:
         lines.append(f"  {key}{times}{f': first in {place}' if place else ''}")
     more = f"\n  and {len(unknown) - MOST_UNKNOWN} more" if len(unknown) > MOST_UNKNOWN else ""
     return ModelError(
-        f"{name} uses {len(unknown)} operation{'s' * (len(unknown) > 1)} that can't be imported:\n" + "\n".join(lines) + more
+        f"{name} uses {len(unknown)} operation{'s' * (len(unknown) > 1)} that can't be imported:\n"
+        + "\n".join(lines)
+        + more
         + "\nAdd each with @sw.torch.register(torch.ops.…) on a function of arrays, or write the model without it."
     )

@@ -55,7 +55,9 @@ def _exported(exported: torch.export.ExportedProgram, name: str) -> Imported:
             f"exported, or return the new values."
         )
     state: dict[str, Any] = {**program.constants, **program.state_dict}
-    parameters, owners, known = {}, {}, {}
+    parameters: dict[str, Any] = {}
+    owners: dict[str, str] = {}
+    known: dict[str, Any] = {}
     unplaced = []
     first: dict[int, str] = {}
     for place, target in signature.inputs_to_parameters.items():
@@ -71,7 +73,7 @@ def _exported(exported: torch.export.ExportedProgram, name: str) -> Imported:
             unplaced.append(target)
     for place in signature.inputs_to_lifted_custom_objs:
         known[place] = None
-    plain = {spec.arg.name: spec.arg.value for spec in signature.input_specs if hasattr(spec.arg, "value")}  # type: ignore[union-attr]
+    plain = {spec.arg.name: spec.arg.value for spec in signature.input_specs if hasattr(spec.arg, "value")}
     graph = Graph(program.graph, program.graph_module, {**known, **plain})
     if graph.unknown:
         raise unknown_error(name, graph.unknown)
@@ -93,8 +95,10 @@ def _input_names(program: torch.export.ExportedProgram) -> tuple[str, ...]:
     names = list(getattr(call, "forward_arg_names", None) or [])
     if len(names) < positional.num_children:
         names = _by_leaves(positional, given)
-    return (*names[: positional.num_children], *named.context) if named.num_children else tuple(
-        names[: positional.num_children]
+    return (
+        (*names[: positional.num_children], *named.context)
+        if named.num_children
+        else tuple(names[: positional.num_children])
     )
 
 
@@ -119,12 +123,15 @@ class _Caller:
         self._kwargs = self._in.children()[1].context if self._in is not None else []
 
     def __call__(self, parameters: Mapping[str, Any], *inputs: Any) -> Any:
-        assert self._in is not None and self._out is not None
+        assert self._in is not None
+        assert self._out is not None
         count = len(inputs) - len(self._kwargs)
         tree = (tuple(inputs[:count]), dict(zip(self._kwargs, inputs[count:], strict=True)))
         leaves, spec = pytree.tree_flatten(tree)
         if spec != self._in:
-            raise ModelError(f"The model was exported for inputs {self._in}; got {spec}. Pass the same tree of tensors.")
+            raise ModelError(
+                f"The model was exported for inputs {self._in}; got {spec}. Pass the same tree of tensors."
+            )
         frame = Frame(_mesh_of((*flatten(dict(parameters))[0], *leaves)))
         given = dict(zip(self._places, leaves, strict=True))
         values = [
@@ -138,7 +145,9 @@ class _Caller:
 def _mesh_of(leaves: Sequence[Any]) -> Mesh:
     mesh = next((leaf.mesh for leaf in leaves if isinstance(leaf, Array | PerDevice)), None) or current_mesh()
     if mesh is None:
-        raise ModelError("An imported model runs on a mesh: pass arrays, use model.sjit(mesh, rules), or write `with mesh:`.")
+        raise ModelError(
+            "An imported model runs on a mesh: pass arrays, use model.sjit(mesh, rules), or write `with mesh:`."
+        )
     return mesh
 
 
@@ -161,11 +170,13 @@ def tree_from(spec: Any, leaves: list[Any], frame: Frame) -> Any:
         return children
     if spec.type is tuple:
         return tuple(children)
-    if pytree.is_namedtuple_class(spec.type) if hasattr(pytree, "is_namedtuple_class") else hasattr(spec.type, "_fields"):
+    if (
+        pytree.is_namedtuple_class(spec.type)
+        if hasattr(pytree, "is_namedtuple_class")
+        else hasattr(spec.type, "_fields")
+    ):
         return spec.type(*children)
     keys = spec.context[1] if isinstance(spec.context, tuple) and len(spec.context) == 2 else spec.context
     if isinstance(keys, list | tuple) and len(keys) == len(children) and all(isinstance(key, str) for key in keys):
         return dict(zip(keys, children, strict=True))
     return tuple(children)
-
-

@@ -148,7 +148,7 @@ elementwise(
 @row("erf special_erf", elementwise=True, promotes=0)
 @in_float32
 def erf(x: Array) -> Array:
-    """From the exact gelu, which has it: gelu(x) = x / 2 · (1 + erf(x / √2)); near 0 its first terms, where that divides by 0."""
+    """From the exact gelu, which has it: gelu(x) = x / 2 · (1 + erf(x / √2)). Near 0, where that divides by 0, by a series."""
     scaled = x * math.sqrt(2)
     safe = xp.where(scaled == 0, 1.0, scaled)
     found = 2 * nn.gelu(safe) / safe - 1
@@ -213,10 +213,7 @@ elementwise(
         "leaky_relu": _leaky_relu,
         "hardsigmoid": in_float32(lambda x: _clamp(x + 3, 0, 6) / 6),
         "hardswish": in_float32(lambda x: x * _clamp(x + 3, 0, 6) / 6),
-        "softsign": lambda x: x / (1 + xp.abs(x)),
-        "logit": in_float32(
-            lambda x, eps=None: xp.log((y := x if eps is None else _clamp(x, eps, 1 - eps)) / (1 - y))
-        ),
+        "logit": in_float32(lambda x, eps=None: xp.log((y := x if eps is None else _clamp(x, eps, 1 - eps)) / (1 - y))),
     }
 )
 
@@ -258,9 +255,7 @@ def type_as(x: Array, other: Array) -> Array:
     return _converted(x, other.dtype)
 
 
-@row(
-    "clone alias contiguous detach lift_fresh lift_fresh_copy positive alias_copy detach_copy"
-)
+@row("clone alias contiguous detach lift_fresh lift_fresh_copy positive alias_copy detach_copy")
 def same(x: Array, *args: Any, **options: Any) -> Array:
     """The array itself: nothing is changed in place."""
     return x

@@ -10,7 +10,7 @@ import shardwright.nn as nn
 import shardwright.numpy as xp
 from shardwright.arrays import Array
 from shardwright.errors import ModelError
-from shardwright.torch.aten.shapes import slice_rows
+from shardwright.torch.aten.shapes import pad, slice_rows
 from shardwright.torch.aten.table import cast, row
 
 
@@ -36,7 +36,9 @@ def embedding(table: Any, indices: Any, *rest: Any) -> Array:
 def index_select(x: Any, dim: int, indices: Any) -> Array:
     """Rows of a dim by number."""
     x = _array(x)
-    return xp.take(x, xp.reshape(indices, (-1,)) if isinstance(indices, Array) else _host(indices).reshape(-1), axis=dim)
+    return xp.take(
+        x, xp.reshape(indices, (-1,)) if isinstance(indices, Array) else _host(indices).reshape(-1), axis=dim
+    )
 
 
 @row("gather take_along_dim", raw=True)
@@ -57,9 +59,7 @@ def take_along_dim(x: Any, index: Any, dim: int | None = None) -> Array:
     if dim is None:
         return xp.take(xp.reshape(x, (-1,)), xp.reshape(index, (-1,)), axis=0)
     dim %= x.ndim
-    shape = np.broadcast_shapes(
-        *(tuple(1 if d == dim else n for d, n in enumerate(y.shape)) for y in (x, index))
-    )
+    shape = np.broadcast_shapes(*(tuple(1 if d == dim else n for d, n in enumerate(y.shape)) for y in (x, index)))
     x = xp.broadcast_to(x, [x.shape[d] if d == dim else n for d, n in enumerate(shape)])
     index = xp.broadcast_to(index, [index.shape[d] if d == dim else n for d, n in enumerate(shape)])
     return xp.take_along_axis(x, index, axis=dim)
@@ -106,7 +106,7 @@ def _flat_index(indices: Sequence[Any], sizes: Sequence[int], shape: tuple[int, 
     total: Any = 0
     for one, size in zip(indices, sizes, strict=True):
         wide = one.astype(np.int64) if isinstance(one, np.ndarray) else cast(one, np.int64)
-        positive = (np if isinstance(one, np.ndarray) else xp).where(wide < 0, wide + size, wide)  # type: ignore[attr-defined]
+        positive = (np if isinstance(one, np.ndarray) else xp).where(wide < 0, wide + size, wide)
         total = positive + total * size
     return xp.broadcast_to(total, shape) if isinstance(total, Array) else np.broadcast_to(total, shape)
 
@@ -132,100 +132,101 @@ def one_hot(indices: Any, classes: int = -1) -> Array:
     return nn.one_hot(_array(indices), classes, dtype=np.int64)
 
 
-# -- writing: every element of the result looks for who writes it --------------------------------------------------------
+# -- writing: of several writers of a place the last counts, which is the largest number among them ------------------------
 
 
-def _writers(index: Array, size: int) -> tuple[Array, Array]:
-    """For the last dim of an index, which of its entries name each of `size` places, and the last that does, else -1."""
-    hits = xp.expand_dims(index, -1) == xp.arange(size, dtype=index.dtype)
-    numbers = xp.expand_dims(xp.arange(index.shape[-1], dtype=np.int64), axis=-1)
-    return hits, xp.max(xp.where(hits, numbers, -1), axis=-2)
-
-
-def _along_last(x: Array, dim: int) -> Array:
-    return xp.moveaxis(x, dim, -1)
-
-
-def _checked(name: str, x: Array, index: Array, dim: int) -> None:
-    other = [d for d in range(x.ndim) if d != dim and index.shape[d] != x.shape[d]]
-    if other:
-        raise ModelError(
-            f"{name}: indices of shape {index.shape} write a part of dims {other} of shape {x.shape}; only whole ones are known."
-        )
-
-
-def _scattered(name: str, x: Any, dim: int, index: Any, source: Any) -> Array:
+def _along(x: Any, dim: int, index: Any, source: Any) -> tuple[Array, int, Array, Any]:
+    """The operands of a scatter along a dim: what is written is as long as the index; scalars stay."""
     x, index = _array(x), _array(index)
-    dim %= max(x.ndim, 1)
-    _checked(name, x, index, dim)
-    _, last = _writers(_along_last(index, dim), x.shape[dim])
-    if isinstance(source, Array | torch.Tensor) and source.ndim:
-        source = _array(source)
-        for d, n in enumerate(index.shape):
+    if isinstance(source, Array | torch.Tensor):
+        source = cast(_array(source), x.dtype)
+        for d, n in enumerate(index.shape if source.ndim else ()):
             source = slice_rows(source, d, 0, n)
-        value: Any = xp.take_along_axis(_along_last(cast(source, x.dtype), dim), xp.maximum(last, 0), axis=-1)
-    else:
-        value = _array(source) if isinstance(source, torch.Tensor) else source
-    return xp.moveaxis(xp.where(last >= 0, value, _along_last(x, dim)), -1, dim)
+    return x, dim % max(x.ndim, 1), index, source
 
 
 @row("scatter.src scatter.value", raw=True)
 def scatter(x: Any, dim: int, index: Any, source: Any) -> Array:
-    """Elements written along a dim by index; the last of several counts."""
-    return _scattered("scatter", x, dim, index, source)
+    """Elements written along a dim by index."""
+    x, dim, index, source = _along(x, dim, index, source)
+    numbers = np.arange(index.shape[dim]).reshape([-1 if d == dim else 1 for d in range(x.ndim)])
+    none = xp.full(x.shape, -1, dtype=np.int64)
+    last = nn.scatter_along_axis(none, index, np.broadcast_to(numbers, index.shape), axis=dim, op="max")
+    if isinstance(source, Array) and source.ndim:
+        for d, n in enumerate(x.shape):  # places that nothing reaches read any element
+            source = source if d == dim else pad(source, [0, 0] * (x.ndim - 1 - d) + [0, n - source.shape[d]])
+        source = xp.take_along_axis(source, xp.maximum(last, 0), axis=dim)
+    return xp.where(last >= 0, source, x)
 
 
 @row("scatter_add", raw=True)
 def scatter_add(x: Any, dim: int, index: Any, source: Any) -> Array:
     """Elements added along a dim by index."""
-    x, index, source = _array(x), _array(index), _array(source)
-    dim %= max(x.ndim, 1)
-    _checked("scatter_add", x, index, dim)
-    for d, n in enumerate(index.shape):
-        source = slice_rows(source, d, 0, n)
-    hits, _ = _writers(_along_last(index, dim), x.shape[dim])
-    added = xp.sum(xp.where(hits, xp.expand_dims(_along_last(source, dim), -1), 0), axis=-2)
-    return x + cast(xp.moveaxis(added, -1, dim), x.dtype)
+    x, dim, index, source = _along(x, dim, index, source)
+    return nn.scatter_along_axis(x, index, source, axis=dim)
+
+
+_REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "mean": "add"}
+
+
+@row("scatter_reduce.two", raw=True)
+def scatter_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Array:
+    """Elements combined along a dim by index, with those that are there or, without `include_self`, among themselves."""
+    x, dim, index, source = _along(x, dim, index, source)
+    ones = np.ones((1,) * x.ndim, np.int64)
+    hits = nn.scatter_along_axis(xp.zeros(x.shape, dtype=np.int64), index, np.broadcast_to(ones, index.shape), axis=dim)
+    start = x
+    if not include_self:
+        start = xp.where(hits > 0, _identity(reduce, x.dtype), x)
+    made = nn.scatter_along_axis(start, index, source, axis=dim, op=_REDUCTIONS[reduce])
+    if reduce != "mean":
+        return made
+    count = xp.maximum(hits + int(include_self), 1)
+    return xp.floor_divide(made, count) if x.dtype.kind in "iu" else made / cast(count, x.dtype)
+
+
+def _identity(reduce: str, dtype: "np.dtype[Any]") -> Any:
+    """What changes nothing beside other elements."""
+    if reduce in ("sum", "mean", "prod"):
+        return int(reduce == "prod")
+    if dtype.kind in "iu":
+        return int(np.iinfo(dtype).min if reduce == "amax" else np.iinfo(dtype).max)
+    return -np.inf if reduce == "amax" else np.inf
 
 
 @row("index_add", raw=True)
 def index_add(x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Array:
     """Rows added to rows of a dim."""
     x, source = _array(x), _array(source)
-    dim %= max(x.ndim, 1)
-    added = accumulated(xp.moveaxis(source, dim, 0), _array(index), x.shape[dim])
-    return x + cast(xp.moveaxis(added, 0, dim), x.dtype) * alpha
-
-
-def accumulated(rows: Array, index: Array, size: int) -> Array:
-    """Sums of rows that share an index, as `size` rows."""
-    hot = nn.one_hot(index, size, dtype=rows.dtype)
-    return xp.einsum("rn,r...->n...", hot, rows)
+    return nn.scatter_add(x, _array(index), source if alpha == 1 else source * alpha, axis=dim % x.ndim)
 
 
 @row("index_copy", raw=True)
 def index_copy(x: Any, dim: int, index: Any, source: Any) -> Array:
     """Rows of a dim replaced."""
-    x, source = _array(x), _array(source)
-    return xp.moveaxis(_replaced(xp.moveaxis(x, dim, 0), _array(index), xp.moveaxis(source, dim, 0)), 0, dim)
+    return _replaced(_array(x), [dim], [_array(index)], xp.moveaxis(_array(source), dim, 0))
 
 
 @row("index_fill.int_Scalar", raw=True)
 def index_fill(x: Any, dim: int, index: Any, value: Any) -> Array:
     """Rows of a dim filled with one value."""
-    x = _array(x)
-    _, last = _writers(_array(index), x.shape[dim])
-    shape = [x.shape[d] if d == dim % x.ndim else 1 for d in range(x.ndim)]
-    return xp.where(xp.reshape(last, shape) >= 0, value, x)
+    return _replaced(_array(x), [dim], [_array(index)], value)
 
 
-def _replaced(x: Array, index: Array, rows: Any) -> Array:
-    """Rows of the first dim replaced; of several the last counts."""
-    _, last = _writers(index, x.shape[0])
-    held = xp.reshape(last >= 0, (-1, *(1,) * (x.ndim - 1)))
-    if isinstance(rows, Array) and rows.ndim == x.ndim:
-        rows = xp.take(rows, xp.maximum(last, 0), axis=0)
-    return xp.where(held, rows, x)
+def _replaced(x: Array, dims: Sequence[int], indices: Sequence[Array], rows: Any) -> Array:
+    """x with rows of dims replaced; `rows` is a scalar or has the dims of the indices, then the other ones of x."""
+    front = tuple(range(len(dims)))
+    moved = xp.moveaxis(x, tuple(dims), front)
+    shape = np.broadcast_shapes(*(index.shape for index in indices))
+    numbers = np.arange(int(np.prod(shape))).reshape(shape)
+    none = xp.full(moved.shape[: len(dims)], -1, dtype=np.int64)
+    last = nn.scatter_reduce(none, list(indices), numbers, op="max", axis=front)
+    if isinstance(rows, Array):
+        rest = moved.shape[len(dims) :]
+        flat = xp.reshape(xp.broadcast_to(rows, (*shape, *rest)), (-1, *rest))
+        rows = xp.take(flat, xp.maximum(last, 0), axis=0)
+    held = xp.reshape(last >= 0, (*last.shape, *(1,) * (x.ndim - len(dims))))
+    return xp.moveaxis(xp.where(held, rows, moved), front, tuple(dims))
 
 
 @row("index_put _unsafe_index_put", raw=True)
@@ -238,18 +239,17 @@ def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = Fa
     if len(known) == 1 and known[0].dtype.kind == "b":
         if values.size != 1:
             raise ModelError("x[mask] = values with several values has a data-dependent order. Use torch.where.")
-        mask = xp.reshape(known[0], (*known[0].shape, *(1,) * (x.ndim - known[0].ndim)))
+        mask = xp.reshape(known[0], (*(1,) * used[0], *known[0].shape, *(1,) * (x.ndim - known[0].ndim - used[0])))
         one = xp.reshape(values, ())
         return xp.where(mask, x + one if accumulate else one, x)
-    if used != list(range(len(used))):
-        raise ModelError(f"index_put on dims {used}: only leading dims are known. Move them to the front first.")
-    sizes, rest = x.shape[: len(used)], x.shape[len(used) :]
-    shape = np.broadcast_shapes(*(i.shape for i in known))
-    flat = xp.reshape(_flat_index(known, sizes, shape), (-1,))
-    rows = xp.reshape(xp.broadcast_to(values, (*shape, *rest)), (-1, *rest))
-    whole = xp.reshape(x, (int(np.prod(sizes)), *rest))
-    made = whole + accumulated(rows, flat, whole.shape[0]) if accumulate else _replaced(whole, flat, rows)
-    return xp.reshape(made, x.shape)
+    if accumulate:
+        return nn.scatter_reduce(x, known, values, axis=used)
+    if used != list(range(used[0], used[0] + len(used))):
+        raise ModelError(f"index_put on dims {used}, which are not neighbours, is not known. Move them together first.")
+    shape = np.broadcast_shapes(*(index.shape for index in known))
+    full = xp.broadcast_to(values, (*x.shape[: used[0]], *shape, *x.shape[used[-1] + 1 :]))
+    lead = tuple(range(used[0], used[0] + len(shape)))
+    return _replaced(x, used, known, xp.moveaxis(full, lead, tuple(range(len(shape)))))
 
 
 @row("tril")

@@ -16,10 +16,7 @@ from shardwright.torch.aten.table import cast, row, rows
 @row("linear")
 def linear(x: Array, weight: Array, bias: Any = None) -> Array:
     """x @ weightᵀ + bias."""
-    if weight.ndim == 1:
-        y = xp.einsum("...k,k->...", x, weight)
-    else:
-        y = xp.einsum("...k,nk->...n", x, weight)
+    y = xp.einsum("...k,k->..." if weight.ndim == 1 else "...k,nk->...n", x, weight)
     return y if bias is None else y + bias
 
 
@@ -156,4 +153,3 @@ def grouped_mm(x: Array, weight: Array, offs: Any = None, bias: Any = None, out_
     starts = xp.concat([xp.zeros((1,), dtype=np.int64), ends[:-1]], axis=0)
     member = cast((position >= starts) & (position < ends), x.dtype)
     return xp.einsum("re,rk,ekn->rn", member, x, weight)
-

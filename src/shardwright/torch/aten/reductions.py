@@ -9,7 +9,6 @@ import numpy as np
 import shardwright.nn as nn
 import shardwright.numpy as xp
 from shardwright.arrays import Array
-from shardwright.torch.aten.shapes import slice_rows
 from shardwright.torch.aten.table import cast, dims_of, in_float32, row, rows
 
 # -- over dims -------------------------------------------------------------------------------------------------------
@@ -199,8 +198,10 @@ def argsort_stable(x: Array, *, stable: Any = None, dim: int = -1, descending: b
 @row("topk")
 def topk(x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Array, Array]:
     """The k largest elements along a dim, and their indices."""
-    order = slice_rows(xp.argsort(x, axis=dim, descending=largest), dim, 0, k)
-    return xp.take_along_axis(x, order, axis=dim), order
+    if not x.ndim:
+        return x, cast(x != x, np.int64)
+    found = xp.top_k(x, k, axis=dim, largest=largest)
+    return found.values, found.indices
 
 
 @row("histc")
@@ -213,14 +214,7 @@ def histc(x: Array, bins: int = 100, low: Any = 0, high: Any = 0) -> Array:
     places = xp.floor((flat - low) * bins / (high - low))
     inside = (flat >= low) & (flat <= high)
     number = cast(xp.where(inside, xp.minimum(places, bins - 1), bins), np.int64)
-    return cast(xp.sum(nn.one_hot(number, bins + 1)[:, :bins], axis=0), x.dtype)
-
-
-@row("bincount")
-def bincount(x: Array, weights: Any = None, minlength: int = 0) -> Array:
-    """How often each integer occurs; its size depends on data unless the graph knows it."""
-    hot = nn.one_hot(x, minlength, dtype=np.int64 if weights is None else weights.dtype)
-    return xp.sum(hot if weights is None else hot * xp.expand_dims(weights, -1), axis=0)
+    return cast(xp.bincount(number, length=bins + 1)[:bins], x.dtype)
 
 
 @row("softmax.int _softmax _safe_softmax")
@@ -256,9 +250,7 @@ def layer_norm(
 
 
 @row("native_layer_norm")
-def native_layer_norm(
-    x: Array, shape: Sequence[int], weight: Any, bias: Any, eps: float
-) -> tuple[Array, Array, Array]:
+def native_layer_norm(x: Array, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> tuple[Array, Array, Array]:
     """As layer_norm, with the mean and the inverse of the deviation."""
     axes = tuple(range(x.ndim - len(shape), x.ndim))
     average, inverse = _moments(x, axes, eps)

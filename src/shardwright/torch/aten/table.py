@@ -76,7 +76,7 @@ def register(operation: Any) -> Callable[[Function], Function]:
     if isinstance(operation, torch._ops.OpOverload):
         keys: Iterable[str] = [str(operation)]
     elif isinstance(operation, torch._ops.OpOverloadPacket):
-        keys = [f"{operation}.{overload}" for overload in operation.overloads()]
+        keys = [f"{operation}.{overload}" for overload in operation.overloads()]  # type: ignore[no-untyped-call]
     elif isinstance(operation, str):
         keys = [_full(operation)]
     else:

@@ -49,7 +49,7 @@ def convolve(
     dims = weight.ndim - 2
     x, added = _batched(x, dims)
     kernel = xp.permute_dims(weight, (*range(2, dims + 2), 1, 0))
-    sides = padding if isinstance(padding, str) else _each(padding, dims)
+    sides: Any = padding if isinstance(padding, str) else _each(padding, dims)
     if sides == "same":  # torch puts the odd row at the end
         spans = [(n - 1) * d for n, d in zip(weight.shape[2:], _each(dilation, dims), strict=True)]
         sides = [(span // 2, span - span // 2) for span in spans]
