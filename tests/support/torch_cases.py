@@ -437,3 +437,65 @@ case("upsample_bilinear2d.vec upsample_bicubic2d.vec", f(2, 3, 4, 5), None, Fals
 case("upsample_trilinear3d.vec", f(1, 2, 3, 3, 3), None, False, [2.0, 2.0, 1.0])
 case("pixel_shuffle", f(2, 8, 3, 4), 2)
 case("pixel_unshuffle", f(2, 2, 6, 4), 2)
+
+# -- training ------------------------------------------------------------------------------------------------------------
+_labels = torch.tensor([1, 0, 2, -100])
+_total = torch.tensor(3.0)
+for _reduction in (0, 1, 2):
+    case("nll_loss_forward cross_entropy_loss", f(4, 3), _labels, None, _reduction, -100)
+    case("nll_loss_forward", f(4, 3), _labels, positive(3), _reduction, -100)
+    _grad = f(4) if _reduction == 0 else torch.tensor(1.5)
+    case("nll_loss_backward", _grad, f(4, 3), _labels, None, _reduction, -100, _total)
+    case("mse_loss", f(*S), f(*S), _reduction)
+    case("mse_loss_backward", f(*S) if _reduction == 0 else torch.tensor(1.5), f(*S), f(*S), _reduction)
+case("nll_loss2d_forward", f(2, 3, 4, 5), i(2, 4, 5, low=0, high=3), None, 1, -100)
+case(
+    "nll_loss2d_backward",
+    torch.tensor(1.5),
+    f(2, 3, 4, 5),
+    i(2, 4, 5, low=0, high=3),
+    None,
+    1,
+    -100,
+    torch.tensor(40.0),
+)
+case("tanh_backward sigmoid_backward silu_backward gelu_backward", f(*S), positive(*S))
+case("gelu_backward", f(*S), f(*S), approximate="tanh")
+case("threshold_backward", f(*S), f(*S), 0)
+case("_softmax_backward_data _log_softmax_backward_data", f(*S), f(*S).softmax(1), 1, torch.float32)
+case("slice_backward", f(4, 3), [4, 7], 1, 1, 7, 2)
+case("slice_backward", f(2, 6), [4, 6], 0, 1, 3, 1)
+case("select_backward", f(4), [4, 6], 1, -2)
+case("slice_scatter", f(4, 6), f(4, 3), 1, 1, 4)
+case("slice_scatter", f(4, 6), f(2, 6), 0, 0, 4, 2)
+case("select_scatter", f(4, 6), f(4), 1, 2)
+case("unfold", f(4, 7), 1, 3, 2)
+case("embedding_dense_backward", f(4, 3, 6), i(4, 3, low=0, high=7), 7, -1, False)
+case("embedding_dense_backward", f(4, 3, 6), i(4, 3, low=0, high=7), 7, 2, False)
+_x = f(4, 3, 6)
+_, _mean, _inverse = torch.ops.aten.native_layer_norm(_x, [6], None, None, 1e-5)
+case("native_layer_norm_backward", f(4, 3, 6), _x, [6], _mean, _inverse, positive(6), f(6), [True, True, True])
+_q, _k, _v = f(2, 4, 6, 8), f(2, 4, 6, 8), f(2, 4, 6, 8)
+_out, _sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(_q, _k, _v, 0.0, True)
+case("_scaled_dot_product_flash_attention_for_cpu_backward", f(2, 4, 6, 8), _q, _k, _v, _out, _sums, 0.0, True)
+for _stride, _padding, _dilation, _groups in (
+    ([1, 1], [1, 1], [1, 1], 1),
+    ([2, 3], [1, 0], [1, 1], 1),
+    ([1, 2], [2, 1], [2, 1], 2),
+):
+    _x, _w = f(2, 4, 7, 8), f(6, 4 // _groups, 3, 2)
+    _y = torch.ops.aten.convolution(_x, _w, None, _stride, _padding, _dilation, False, [0, 0], _groups)
+    case(
+        "convolution_backward",
+        f(*_y.shape),
+        _x,
+        _w,
+        [6],
+        _stride,
+        _padding,
+        _dilation,
+        False,
+        [0, 0],
+        _groups,
+        [True] * 3,
+    )

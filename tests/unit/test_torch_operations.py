@@ -97,7 +97,7 @@ def parameters():
         seen.add(same)
 
 
-@pytest.mark.parametrize(("name", "args", "named", "mesh"), parameters())
+@pytest.mark.parametrize(("name", "args", "named", "mesh"), list(parameters()))
 @pytest.mark.filterwarnings("ignore::shardwright.ImplicitGatherWarning")
 def test_an_operation_is_as_torch_has_it(name, args, named, mesh):
     loaded, tensors, expected = as_function(name, args, named)

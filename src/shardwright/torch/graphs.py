@@ -89,8 +89,9 @@ class Graph:
         owner: torch.nn.Module,
         known: dict[str, Any] | None = None,
         arrays: Sequence[bool] | None = None,
+        line: Line | None = None,
     ) -> None:
-        self._owner = owner
+        self._owner, self._line = owner, line or Line("")  # the line of nodes that have none
         nodes = list(graph.nodes)
         places = [node for node in nodes if node.op == "placeholder"]
         known = known or {}
@@ -126,7 +127,7 @@ class Graph:
             self._fixed[node.name] = None
             return
         names = {argument.name for argument in node.all_input_nodes}
-        row, line = ROWS.get(key), line_of(node)
+        row, line = ROWS.get(key), line_of(node) or self._line
         step = Step(node.name, node.target, row, _template(node.args), _template(dict(node.kwargs)), line)  # type: ignore[arg-type]
         if node.target in _CONTROL:
             step.call = functools.partial(_CONTROL[node.target], self)

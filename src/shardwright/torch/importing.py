@@ -28,8 +28,7 @@ def load(model: Any, *inputs: Any, **named: Any) -> Imported:
 
     `model` is a module with example inputs, which is exported, or an ExportedProgram. Parameters and inputs may be on the meta
     device: then the model can be explained and planned, not run. Tied parameters have the name of the first. Buffers and
-    constants are part of the function, and every device holds them. A function of tensors, such as a training step, is
-    loaded with its arguments; the first must be {name: parameter}.
+    constants are part of the function, and every device holds them. `load_step` is for training steps.
     """
     if isinstance(model, torch.export.ExportedProgram):
         if inputs or named:
@@ -37,10 +36,14 @@ def load(model: Any, *inputs: Any, **named: Any) -> Imported:
         return _exported(model, type(getattr(model, "graph_module", model)).__name__)
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"sw.torch.load takes a module or an ExportedProgram; got {type(model).__name__}.")
+    return _exported(exported_of(model, inputs, named), type(model).__name__)
+
+
+def exported_of(module: torch.nn.Module, inputs: Any, named: dict[str, Any]) -> torch.export.ExportedProgram:
+    """A module exported for these inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of tracing, by torch and by the model
-        exported = torch.export.export(model, inputs, kwargs=named or None, strict=False)
-    return _exported(exported, type(model).__name__)
+        return torch.export.export(module, inputs, kwargs=named or None, strict=False)
 
 
 def _exported(exported: torch.export.ExportedProgram, name: str) -> Imported:
@@ -63,13 +66,13 @@ def _exported(exported: torch.export.ExportedProgram, name: str) -> Imported:
     for place, target in signature.inputs_to_parameters.items():
         tensor = state[target]
         owners[place] = first.setdefault(id(tensor), target)
-        parameters.setdefault(owners[place], _leaf(tensor))
+        parameters.setdefault(owners[place], host_or_abstract(tensor))
     for place, target in {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}.items():
         tensor = state[target]
         if is_host(tensor):
             known[place] = tensor.detach()
         else:  # without elements: an input like a parameter, on every device
-            owners[place], parameters[target] = target, _leaf(tensor)
+            owners[place], parameters[target] = target, host_or_abstract(tensor)
             unplaced.append(target)
     for place in signature.inputs_to_lifted_custom_objs:
         known[place] = None
@@ -80,7 +83,7 @@ def _exported(exported: torch.export.ExportedProgram, name: str) -> Imported:
     return Imported(name, _Caller(program, graph, owners, set(plain)), parameters, _input_names(program), unplaced)
 
 
-def _leaf(tensor: torch.Tensor) -> Any:
+def host_or_abstract(tensor: torch.Tensor) -> Any:
     """A parameter as a host array that shares its memory, or its shape and dtype."""
     return host_array(tensor) if is_host(tensor) else ShapeDtype(tuple(tensor.shape), tensor.dtype)
 
@@ -132,17 +135,17 @@ class _Caller:
             raise ModelError(
                 f"The model was exported for inputs {self._in}; got {spec}. Pass the same tree of tensors."
             )
-        frame = Frame(_mesh_of((*flatten(dict(parameters))[0], *leaves)))
+        frame = Frame(mesh_of((*flatten(dict(parameters))[0], *leaves)))
         given = dict(zip(self._places, leaves, strict=True))
         values = [
-            _value(parameters[self._owners[name]] if name in self._owners else given[name], frame)
+            input_value(parameters[self._owners[name]] if name in self._owners else given[name], frame)
             for name in self._graph.inputs
         ]
         with frame.mesh:
             return tree_from(self._out, list(self._graph.run(values, frame)), frame)
 
 
-def _mesh_of(leaves: Sequence[Any]) -> Mesh:
+def mesh_of(leaves: Sequence[Any]) -> Mesh:
     mesh = next((leaf.mesh for leaf in leaves if isinstance(leaf, Array | PerDevice)), None) or current_mesh()
     if mesh is None:
         raise ModelError(
@@ -151,7 +154,7 @@ def _mesh_of(leaves: Sequence[Any]) -> Mesh:
     return mesh
 
 
-def _value(value: Any, frame: Frame) -> Any:
+def input_value(value: Any, frame: Frame) -> Any:
     """An input as the graph reads it: host tensors become arrays."""
     if isinstance(value, Array) or value is None or isinstance(value, bool | int | float | str):
         return value

@@ -1,6 +1,6 @@
 """torch's operations on arrays: a row each, by families. Importing this fills the table."""
 
-from shardwright.torch.aten import elementwise, indexing, products, reductions, shapes, windows
+from shardwright.torch.aten import elementwise, indexing, products, reductions, shapes, training, windows
 from shardwright.torch.aten.table import ROWS, Row, cast, numpy_dtype, register
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "reductions",
     "register",
     "shapes",
+    "training",
     "windows",
 ]
