@@ -39,7 +39,7 @@ LAYERS = [
     ["viz"],
     ["demo"],
     ["__init__"],
-    ["cli_hardware", "cli_mlir"],
+    ["cli_hardware", "cli_mlir", "cli_models"],
     ["cli"],
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

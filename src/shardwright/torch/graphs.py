@@ -23,6 +23,7 @@ from shardwright.lines import Line, located
 from shardwright.mesh import Mesh
 from shardwright.program import cond
 from shardwright.torch.aten import ROWS, Row, cast, numpy_dtype
+from shardwright.torch.hosting import run_on_host
 
 Node = torch.fx.Node
 _SKIPPED = {
@@ -51,6 +52,7 @@ class Step:
     shapes: tuple[Any, ...] = ()
     common: Any = None  # the dtype that torch computes in, for rows that promote
     last: tuple[str, ...] = ()  # values that nothing reads after it
+    elementwise: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +67,19 @@ class Frame:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self._arrays: dict[tuple[int, bool], tuple[torch.Tensor, Array]] = {}
+        self._arrays: dict[Any, tuple[torch.Tensor, Array]] = {}
 
     def array(self, tensor: torch.Tensor, small: bool) -> Array:
         """A host tensor as an array that every device holds, made once; `small` leaves dims that repeat at size 1."""
-        key = id(tensor), small
+        once = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
+        full = once.shape if small else tensor.shape
+        key = once.data_ptr(), once.shape, once.stride(), once.dtype, full  # layers slice one mask, each for itself
         known = self._arrays.get(key)
         if known is None:
-            once = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
             made = replicate(host_array(once), self.mesh, copy=False)
             if not small and made.shape != tuple(tensor.shape):
                 made = made.namespace.broadcast_to(made, tuple(tensor.shape))
-            known = self._arrays[key] = tensor, made  # the tensor too, so that its id stays its own
+            known = self._arrays[key] = tensor, made  # the tensor too, so that its memory stays its own
         return known[1]
 
 
@@ -129,6 +132,7 @@ class Graph:
         names = {argument.name for argument in node.all_input_nodes}
         row, line = ROWS.get(key), line_of(node) or self._line
         step = Step(node.name, node.target, row, _template(node.args), _template(dict(node.kwargs)), line)  # type: ignore[arg-type]
+        step.elementwise = row is not None and row.elementwise
         if node.target in _CONTROL:
             step.call = functools.partial(_CONTROL[node.target], self)
             self._traced.add(node.name)
@@ -163,6 +167,8 @@ class Graph:
                     self.unknown.setdefault(key, []).extend(lines)
 
     def _mark_last(self) -> None:
+        read = {*_names(self.outputs), *(name for step in self.steps for name in _names((step.args, step.named)))}
+        self._fixed = {name: value for name, value in self._fixed.items() if name in read}  # the rest was on the way
         seen = set(_names(self.outputs)) | set(self._fixed)
         for step in reversed(self.steps):
             new = [name for name in _names((step.args, step.named)) if name not in seen]
@@ -323,12 +329,8 @@ def _converted(frame: Frame, small: bool, value: Any) -> Any:
 
 
 def _on_host(step: Step, filled: tuple[list[Any], dict[str, Any]]) -> Any:
-    """The value of a node of host values, by torch; on the CPU, wherever the model was exported."""
-    args, named = filled
-    if "device" in named:
-        named["device"] = torch.device("cpu")
-    with torch.no_grad():
-        return step.call(*args, **named)
+    """The value of a node of host values, by torch."""
+    return run_on_host(step.call, *filled, step.elementwise)
 
 
 def _as_torch(step: Step, result: Any, frame: Frame) -> Any:

@@ -33,7 +33,7 @@ def load(model: Any, *inputs: Any, **named: Any) -> Imported:
     if isinstance(model, torch.export.ExportedProgram):
         if inputs or named:
             raise ModelError("An ExportedProgram has its example inputs already: write sw.torch.load(exported).")
-        return _exported(model, type(getattr(model, "graph_module", model)).__name__)
+        return _exported(model, _class_of(model))
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"sw.torch.load takes a module or an ExportedProgram; got {type(model).__name__}.")
     return _exported(exported_of(model, inputs, named), type(model).__name__)
@@ -44,6 +44,14 @@ def exported_of(module: torch.nn.Module, inputs: Any, named: dict[str, Any]) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of tracing, by torch and by the model
         return torch.export.export(module, inputs, kwargs=named or None, strict=False)
+
+
+def _class_of(exported: torch.export.ExportedProgram) -> str:
+    """The name of the class of the module that was exported, as its nodes know it."""
+    for node in exported.graph.nodes:
+        for _, kind in (node.meta.get("nn_module_stack") or {}).values():
+            return str(kind).rpartition(".")[2] if isinstance(kind, str) else str(kind.__name__)
+    return "model"
 
 
 def _exported(exported: torch.export.ExportedProgram, name: str) -> Imported:
