@@ -26,7 +26,7 @@ DECODER = {
 
 def built(name: str) -> Built:
     """A model in inference mode with its example inputs, the same at every call."""
-    _declare_torchvision()
+    prepare()
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the packages that models come from
@@ -244,7 +244,7 @@ def dit() -> Built:
 # -- packages ----------------------------------------------------------------------------------------------------------
 
 
-def _declare_torchvision() -> None:
+def prepare() -> None:
     """Declare torchvision's compiled operations, which only detection runs: without them it can't be imported.
 
     Its wheels on PyPI are linked against CUDA, which a CPU build of torch does not bring. Other packages import it too.
