@@ -15,6 +15,7 @@ from shardwright.plan.code import (
     While,
     parts_of,
 )
+from shardwright.plan.enumeration import Option, options_of, places
 from shardwright.plan.factors import PARTIAL, dims_of, homes
 from shardwright.plan.fetch import Fetch, element_step
 from shardwright.plan.local_view import LocalShapes, LocalStep, SendRecv, local_shapes
@@ -29,6 +30,7 @@ from shardwright.plan.operation import (
     scalar_side,
     scales_safely,
 )
+from shardwright.plan.patterns import move_seconds
 from shardwright.plan.reshard import (
     Cost,
     ReshardPlan,
@@ -72,6 +74,7 @@ __all__ = [
     "Message",
     "Move",
     "OperationPlan",
+    "Option",
     "Picked",
     "Price",
     "Problem",
@@ -99,8 +102,11 @@ __all__ = [
     "lower_bound",
     "make_plan",
     "move_costs",
+    "move_seconds",
     "move_steps",
+    "options_of",
     "parts_of",
+    "places",
     "plan_operation",
     "plan_reshard",
     "price_of",

@@ -1,0 +1,210 @@
+"""Prices of moves by pattern: a move between equal blocks takes what its axes and the bytes of the tensor say, not its shape.
+
+A planner prices every way to bring every value from anywhere to anywhere: millions of moves, of a few thousand patterns. For
+a pattern the chains of collectives are found once, each as a list of (links, what part of the tensor a device receives);
+bytes then give seconds by the same formulas as for steps that are built. Moves that are not between equal blocks are
+priced one by one. Either way the price is that of `move_steps`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardwright.hardware import Fabric
+from shardwright.mesh import Mesh
+from shardwright.plan.reshard import move_steps
+from shardwright.plan.route import Change, Hop, change_between
+from shardwright.plan.search import least_middle
+from shardwright.plan.steps import PRICED_AS
+from shardwright.sharding import P, Sharding
+
+Shape = tuple[int, ...]
+DType = np.dtype[Any]
+Term = tuple[str, Fabric, float]  # a collective, its links, what part of the tensor's bytes the busiest device receives
+
+
+class _Way(NamedTuple):
+    """One way: its collectives, and what must divide the tensor's dims and its elements for all blocks to be equal."""
+
+    terms: tuple[Term, ...]
+    by_dim: tuple[tuple[int, int], ...]  # (dim, divisor)
+    divisor: int  # of all elements
+    stage: tuple[tuple[int, ...], int] = ((), 0)  # what splits dims where an all_reduce is cut in stages, and by how many
+
+    def exists(self, shape: Shape) -> bool:
+        """Whether some dim can be scattered for stages, if there are any."""
+        splits, fast = self.stage
+        return not fast or any([n // (splits[d] if d < len(splits) else 1) % fast == 0 for d, n in enumerate(shape)])
+
+    def seconds(self, size: float) -> float:
+        """Seconds for a tensor of so many bytes."""
+        return sum([fabric.seconds(name, part * size) for name, fabric, part in self.terms])
+
+    def is_even(self, shape: Shape, count: int) -> bool:
+        """Whether all blocks on the way are equal, for a tensor of so many elements."""
+        return not count % self.divisor and not any([shape[dim] % n for dim, n in self.by_dim])
+
+
+class _Ways:
+    """The ways of one pattern, whatever the size of the tensor."""
+
+    def __init__(self, source: Sharding, target: Sharding) -> None:
+        self.mesh: Mesh = source.mesh
+        self.change: Change = change_between(source, target)
+        self._near = list(self._ways(False))
+        self._far: list[_Way] | None = None
+        first = list(self.change.grown(self.change.settled)) if self.change.reduced else []
+        self._direct = self._way(first, self._exchange())
+        self._known: dict[tuple[Shape, int], float | None] = {}
+
+    def seconds(self, shape: Shape, count: int, itemsize: int) -> float | None:
+        """Seconds for a tensor of so many elements; None if blocks are not equal. In its shape dims with axes come first."""
+        key = (shape, count * itemsize)
+        if key not in self._known:
+            self._known[key] = self._seconds(shape, count, count * itemsize)
+        return self._known[key]
+
+    def _seconds(self, shape: Shape, count: int, size: int) -> float | None:
+        ways = [self._direct, *self._near]
+        direct = self._direct.seconds(size)
+        if not self._near and (self.change.reduced or direct > self._least(size)):
+            if self._far is None:
+                self._far = list(self._ways(True))
+            ways += self._far
+        if self.change.reduced:
+            ways = [way for way in ways if way.exists(shape)]
+        if not all([way.is_even(shape, count) for way in ways]):
+            return None
+        return min([direct, *[way.seconds(size) for way in ways[1:]]])
+
+    def _ways(self, further: bool) -> Iterator[_Way]:
+        change = self.change
+        for hops in change.chains(further):
+            yield self._way(change.eased(hops))
+            joined = change.joined(hops)
+            if joined is not hops:
+                yield self._way(joined)
+            if change.reduced and hops:
+                yield from self._staged(hops)
+
+    def _staged(self, hops: Sequence[Hop]) -> Iterator[_Way]:
+        """The chain with its all_reduce cut in stages, on dims that can be split once more."""
+        change = self.change
+        staged = change.staged(hops, (change.product(self.mesh.axis_names) ** 2,) * len(hops[0].state))
+        if staged is hops:
+            return
+        at = next(i for i, hop in enumerate(hops) if hop.name == "all_reduce")
+        own = self._way(hops)  # the dim that is scattered for a while is any that fits
+        splits = tuple(map(change.product, hops[at].state))
+        yield self._way(staged)._replace(by_dim=own.by_dim, stage=(splits, change.product(staged[at].axes)))
+
+    def _way(self, hops: Sequence[Hop], after: Sequence[Term] = ()) -> _Way:
+        """What a device receives in each collective of a chain, and what must be divisible by what."""
+        change, mesh = self.change, self.mesh
+        splits = [*map(change.product, change.was)]
+        least = [math.lcm(*pair) for pair in zip(splits, map(change.product, change.becomes), strict=True)]
+        terms: list[Term] = []
+        divisor = 1
+        for hop in hops:
+            group, shards = change.product(hop.axes), math.prod(splits)
+            if hop.name in _PARTS:
+                received = _PARTS[hop.name](group) / shards
+                terms.append((PRICED_AS.get(hop.name, hop.name), mesh.fabric(hop.axes), received))
+                divisor = max(divisor, shards * group)
+            splits = [*map(change.product, hop.state)]
+            if len(splits) == len(least):  # else dims are regrouped by factors of what splits them
+                least = [math.lcm(*pair) for pair in zip(least, splits, strict=True)]
+        by_dim = tuple((dim, n) for dim, n in enumerate(least) if n > 1)
+        return _Way((*terms, *after), by_dim, divisor)
+
+    def _exchange(self) -> list[Term]:
+        change = self.change
+        after = 1 / math.prod(map(change.product, change.becomes))
+        lacking = after
+        if not any(old and new for old, new in change.suffixes):
+            lacking -= after / change.product([piece for old, new in change.suffixes if not new for piece in old])
+        return [("exchange", self.mesh.fabric(change.crossed), lacking)] if lacking > 0 and change.crossed else []
+
+    def _least(self, size: float) -> float:
+        """Seconds that every chain takes which a longer search finds, as `reshard` has them."""
+        change, mesh = self.change, self.mesh
+        links = mesh.links_along(change.crossed)
+        after = size / math.prod(map(change.product, change.becomes))
+        middle = size / change.product([*change.held, *(change.wanted - change.held)])
+        moved = middle * least_middle(2, change.moved) + after - middle
+        hops = sum(link.hop * min(math.log2(n), n // 2) for n, link in links)
+        return mesh.fabric(change.crossed).launch + hops + moved * mesh.fabric(mesh.axis_names).least_pace
+
+
+_PARTS = {
+    "all_gather": lambda group: group - 1,
+    "all_to_all": lambda group: 1 - 1 / group,
+    "permute": lambda group: 1.0,
+    "reduce_scatter": lambda group: 1 - 1 / group,
+    "all_reduce": lambda group: 2 - 2 / group,
+}  # of a shard: what a device receives in a group
+
+
+class _Pattern(NamedTuple):
+    """What the axes of a move do; dims without axes are one, at the end."""
+
+    mesh: Mesh
+    dims: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+    before: tuple[str, ...]  # partial axes
+    after: tuple[str, ...]
+    reduction: str
+    rest: bool  # whether there are dims without axes
+
+
+@lru_cache(maxsize=65536)
+def _ways(pattern: _Pattern) -> _Ways:
+    before, after = ([*(pair[i] for pair in pattern.dims), *[()] * pattern.rest] for i in (0, 1))
+    source = Sharding(pattern.mesh, P(*before), partial=pattern.before, reduction=pattern.reduction)
+    target = Sharding(pattern.mesh, P(*after), partial=pattern.after, reduction=pattern.reduction)
+    return _Ways(source, target)
+
+
+def move_seconds(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> float:
+    """What `move_steps` takes; infinite where a value that is not partial would have to become so.
+
+    >>> mesh = Mesh(x=4)
+    >>> here, there = Sharding(mesh, P("x", None)), Sharding(mesh, P(None, "x"))
+    >>> move_seconds(here, there, (8, 8), np.dtype("f4")) == sum(s.time for s in move_steps(here, there, (8, 8), np.dtype("f4")))
+    True
+    """
+    if source is target:
+        return 0.0
+    if target.partial and (not set(target.partial) <= set(source.partial) or source.reduction != target.reduction):
+        return math.inf
+    pattern, sizes = _pattern_of(source, target, shape)
+    if pattern is not None:
+        found = _ways(pattern).seconds(sizes, math.prod(shape), dtype.itemsize)
+        if found is not None:
+            return found
+    return sum(step.time for step in move_steps(source, target, shape, dtype))
+
+
+def _pattern_of(source: Sharding, target: Sharding, shape: Shape) -> tuple[_Pattern | None, Shape]:
+    """The pattern of a move between blocks of whole axes, if it is one, and the shape with the dims that have axes first."""
+    mesh = source.mesh
+    if mesh is not target.mesh or source.offsets or target.offsets or source.halo or target.halo:
+        return None, ()
+    if source.reduction == "average" and source.partial:  # travels in another dtype
+        return None, ()
+    sizes = mesh.sizes
+    for axis in (*source.axes, *target.axes):
+        if sizes.get(axis, 1) == 1:
+            return None, ()
+    pairs, dims, others = [], [], []
+    for n, before, after in zip(shape, source.dims, target.dims, strict=True):
+        if before or after:
+            pairs.append((before, after))
+            dims.append(n)
+        else:
+            others.append(n)
+    reduction = source.reduction if source.partial else "sum"
+    pattern = _Pattern(mesh, tuple(pairs), source.partial, target.partial, reduction, bool(others))
+    return pattern, (*dims, *others)
