@@ -5,6 +5,7 @@ then has depends on no operand. What a strategy takes once its operands are in p
 and of what devices exchange meanwhile: the same figures that `explain` shows.
 """
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from shardwright.ops import OPS, Attrs
 from shardwright.plan.code import Local
 from shardwright.plan.factors import PARTIAL, Placement
 from shardwright.plan.operation import OperationPlan, canonical, problem_of
-from shardwright.plan.strategy import Problem, Strategy, in_place, strategy_for
+from shardwright.plan.strategy import Problem, Strategy, in_place, strategy_for, work_of
 from shardwright.sharding import P, Sharding, layout_of
 
 Shape = tuple[int, ...]
@@ -145,7 +146,8 @@ class _Enumeration:
 
     def _priced(self, problem: Problem, placed: Strategy) -> Option:
         price = in_place(problem, placed)
-        strategy = replace(placed, idle=0, price=price)
+        work = functools.partial(work_of, problem, placed.placement)
+        strategy = replace(placed, idle=0, price=price, count_work=work)
         if self.plain:
             return Option(placed.operands, placed.results, price.compute, price.memory, strategy)
         left = iter(placed.operands)

@@ -23,6 +23,7 @@ from shardwright.sharding import P, Sharding
 
 Shape = tuple[int, ...]
 DType = np.dtype[Any]
+UNEQUAL = 0.75  # of the time of a collective between equal blocks: what one between unequal blocks takes at least
 Term = tuple[str, Fabric, float]  # a collective, its links, what part of the tensor's bytes the busiest device receives
 
 
@@ -30,6 +31,7 @@ class _Way(NamedTuple):
     """One way: its collectives, and what must divide the tensor's dims and its elements for all blocks to be equal."""
 
     terms: tuple[Term, ...]
+    states: tuple[tuple[int, ...], ...]  # after each collective what divides each dim; () where that is regrouped
     by_dim: tuple[tuple[int, int], ...]  # (dim, divisor)
     divisor: int  # of all elements
     stage: tuple[tuple[int, ...], int] = ((), 0)  # what splits dims where an all_reduce is cut in stages, and by how many
@@ -41,11 +43,23 @@ class _Way(NamedTuple):
 
     def seconds(self, size: float) -> float:
         """Seconds for a tensor of so many bytes."""
-        return sum([fabric.seconds(name, part * size) for name, fabric, part in self.terms])
+        return sum([fabric.seconds(name, part * size) for name, fabric, part in self.terms if part])
 
     def is_even(self, shape: Shape, count: int) -> bool:
         """Whether all blocks on the way are equal, for a tensor of so many elements."""
         return not count % self.divisor and not any([shape[dim] % n for dim, n in self.by_dim])
+
+    def at_least(self, shape: Shape, size: float) -> float:
+        """Seconds that the way takes at least if blocks become unequal on it.
+
+        The busiest device then receives no less than a device would if all were equal; some of that is given away, since
+        it may keep more of what it holds.
+        """
+        total, equal = 0.0, True
+        for (name, fabric, part), state in zip(self.terms, (*self.states, ()), strict=False):
+            equal = equal and not any([n % split for n, split in zip(shape, state, strict=False)])
+            total += (1.0 if equal else UNEQUAL) * fabric.seconds(name, part * size) if part else 0.0
+        return 0.0 if equal else total  # else elements don't divide, and chunks of a ring are longer
 
 
 class _Ways:
@@ -64,21 +78,26 @@ class _Ways:
         """Seconds for a tensor of so many elements; None if blocks are not equal. In its shape dims with axes come first."""
         key = (shape, count * itemsize)
         if key not in self._known:
-            self._known[key] = self._seconds(shape, count, count * itemsize)
+            self._known[key] = self._seconds(shape, count, itemsize)
         return self._known[key]
 
-    def _seconds(self, shape: Shape, count: int, size: int) -> float | None:
-        ways = [self._direct, *self._near]
-        direct = self._direct.seconds(size)
-        if not self._near and (self.change.reduced or direct > self._least(size)):
+    def _seconds(self, shape: Shape, count: int, itemsize: int) -> float | None:
+        size, ways = count * itemsize, [*self._near]
+        if not self._direct.is_even(shape, count):
+            return None
+        best = self._direct.seconds(size)
+        if not ways and (self.change.reduced or best > self._least(size)):
             if self._far is None:
                 self._far = list(self._ways(True))
             ways += self._far
         if self.change.reduced:
             ways = [way for way in ways if way.exists(shape)]
-        if not all([way.is_even(shape, count) for way in ways]):
-            return None
-        return min([direct, *[way.seconds(size) for way in ways[1:]]])
+        even = [way.is_even(shape, count) for way in ways]
+        best = min([best, *[way.seconds(size) for way, is_even in zip(ways, even, strict=True) if is_even]])
+        for way, is_even in zip(ways, even, strict=True):
+            if not is_even and way.at_least(shape, size) <= best:
+                return None
+        return best
 
     def _ways(self, further: bool) -> Iterator[_Way]:
         change = self.change
@@ -107,18 +126,21 @@ class _Ways:
         splits = [*map(change.product, change.was)]
         least = [math.lcm(*pair) for pair in zip(splits, map(change.product, change.becomes), strict=True)]
         terms: list[Term] = []
+        states: list[tuple[int, ...]] = []
         divisor = 1
         for hop in hops:
             group, shards = change.product(hop.axes), math.prod(splits)
-            if hop.name in _PARTS:
-                received = _PARTS[hop.name](group) / shards
-                terms.append((PRICED_AS.get(hop.name, hop.name), mesh.fabric(hop.axes), received))
+            received = _PARTS[hop.name](group) / shards if hop.name in _PARTS else 0.0
+            terms.append((PRICED_AS.get(hop.name, hop.name), mesh.fabric(hop.axes), received))
+            if received:
                 divisor = max(divisor, shards * group)
             splits = [*map(change.product, hop.state)]
-            if len(splits) == len(least):  # else dims are regrouped by factors of what splits them
+            regrouped = len(splits) != len(least)  # by factors of what splits dims
+            states.append(() if regrouped else tuple(splits))
+            if not regrouped:
                 least = [math.lcm(*pair) for pair in zip(least, splits, strict=True)]
         by_dim = tuple((dim, n) for dim, n in enumerate(least) if n > 1)
-        return _Way((*terms, *after), by_dim, divisor)
+        return _Way((*terms, *after), tuple(states), by_dim, divisor)
 
     def _exchange(self) -> list[Term]:
         change = self.change

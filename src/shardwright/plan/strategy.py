@@ -107,6 +107,7 @@ class Strategy:
     results: tuple[Sharding, ...]
     idle: int = 0  # axes put to use that no operand or wanted result uses
     price: Price | None = None
+    why: str = ""  # it was taken, if not for its price alone
     count_work: Callable[[], float] = field(default=float, repr=False, compare=False)
 
     @property
@@ -196,7 +197,7 @@ def _within(problem: "Problem", placement: Placement, limit: float) -> Strategy 
     if price is None:
         return None
     work = functools.partial(work_of, problem, placement)
-    return Strategy(placement, placed.operands, placed.results, placed.idle, price, work)
+    return Strategy(placement, placed.operands, placed.results, placed.idle, price, count_work=work)
 
 
 def result_without_moves(problem: "Problem") -> tuple[Sharding, ...] | None:

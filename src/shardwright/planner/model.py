@@ -19,8 +19,7 @@ from shardwright.program.node import Apply, Constant, Constrain, Control, Input,
 from shardwright.sharding import Sharding
 
 Shardings = tuple[Sharding, ...]
-UNIT = 2.0**-60  # seconds, for costs up to some milliseconds; larger ones have larger units
-DIGITS = 46  # of a sum of all costs that are exact
+DIGITS = 50  # of a sum of all costs that are exact
 
 
 @dataclass
@@ -53,6 +52,7 @@ class Model:
     hubs: dict[Node, list[int]] = field(default_factory=dict)
     outputs: list[int | None] = field(default_factory=list)
     inputs: dict[Node, int] = field(default_factory=dict)
+    held: dict[int, list[int]] = field(default_factory=dict)  # of inputs and constants: the bytes of each option
     edges: list[tuple[int, int, Node, int]] = field(default_factory=list)  # from, to, the value, the operand's number
 
 
@@ -146,10 +146,9 @@ class Builder:
         given = self.fixed.get(node) or kind.sharding
         where = (given.for_shape(kind.shape),) if given is not None else self._everywhere(kind.shape)
         number = self._variable(Variable("node", node, where), np.zeros(len(where)), ("free", len(where)))
-        if self.fixed.get(node) is None and isinstance(node.what, Input):
+        if isinstance(node.what, Input):
             self.model.inputs[node] = number
-        held = [s.local_size(kind.shape) * kind.dtype.itemsize for s in where]
-        self.model.factors.append(((number,), self.model.tables.bytes(held)))
+        self.model.held[number] = [s.local_size(kind.shape) * kind.dtype.itemsize for s in where]
         self._made(node, number, where)
 
     def _add_made(self, node: Node) -> None:

@@ -24,7 +24,7 @@ class Tables:
         self._known: dict[Any, int] = {}
         self._recipes: list[tuple[int, Any]] = []  # of tables that depend on the price of memory, in order
         self._priced: set[int] = set()
-        self.price = 0.0  # units a byte
+        self.prices = [0.0, 0.0]  # units a byte, of the two kinds of inputs
 
     def seconds(self, values: Any) -> int:
         """The table of so many seconds."""
@@ -34,11 +34,11 @@ class Tables:
         key = (table.shape, table.tobytes())
         return self._kept(key, lambda: table, ())
 
-    def bytes(self, values: Any) -> int:
-        """The table of what so many bytes cost at the price of memory."""
+    def bytes(self, values: Any, kind: int = 0) -> int:
+        """The table of what so many bytes cost at one of the prices of memory."""
         table = np.asarray(values, np.float64)
-        key = ("bytes", table.shape, table.tobytes())
-        return self._kept(key, lambda: np.rint(self.price * table), (), priced=True)
+        key = ("bytes", kind, table.shape, table.tobytes())
+        return self._kept(key, lambda: np.rint(self.prices[kind] * table), (), priced=True)
 
     def total(self, parts: Sequence[tuple[int, tuple[int, ...]]], sizes: tuple[int, ...]) -> int:
         """The sum of tables, each over some of the variables of a larger one."""
@@ -83,8 +83,8 @@ class Tables:
                 self._recipes.append((found, make))
         return found
 
-    def set_price(self, seconds: float) -> None:
-        """Sets the price of memory, in seconds a byte, and makes the tables that depend on it anew."""
-        self.price = seconds / self.unit
+    def set_prices(self, *seconds: float) -> None:
+        """Sets the prices of memory, in seconds a byte, and makes the tables that depend on them anew."""
+        self.prices = [price / self.unit for price in seconds]
         for number, make in self._recipes:
             self.values[number] = make()

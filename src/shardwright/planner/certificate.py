@@ -1,0 +1,3 @@
+class Certificate:
+    @classmethod
+    def of(cls, found): raise NotImplementedError

@@ -1,0 +1,155 @@
+"""From a traced program to the best plan of it: model, solution, decision, partitioned program, within a limit of memory."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from shardwright.errors import PlanError
+from shardwright.planner.deciding import Hubs, counted_twice, decision_of
+from shardwright.planner.model import Builder, Model
+from shardwright.planner.solving import Solution, Solver
+from shardwright.program import Explanation, explained
+from shardwright.program.node import Node, Program
+from shardwright.program.planned import Decision, partition_by
+from shardwright.program.rows import size
+from shardwright.sharding import Sharding
+
+ROUNDS = 8  # of lowering the budget for what is held throughout
+SPARE = 0.999  # of a budget: what rounding may take
+
+
+@dataclass
+class Found:
+    """The best plan of a program under a limit, and all that it follows from."""
+
+    program: Program
+    fixed: dict[Node, Sharding]
+    outputs: Sequence[Sharding | None]
+    limit: float
+    model: Model
+    hubs: Hubs
+    solution: Solution
+
+    @cached_property
+    def decision(self) -> Decision:
+        """Where everything lies."""
+        return decision_of(self.model, self.solution.choice, self.hubs)
+
+    @cached_property
+    def lowered(self) -> Program:
+        """The program on shards."""
+        final = partition_by(self.program, self.decision, self.fixed)
+        final.stages = {"traced": self.program, "partitioned": final, "final": final}
+        return final
+
+    @cached_property
+    def explanation(self) -> Explanation:
+        """What the program does and takes."""
+        return explained(self.lowered)
+
+    @property
+    def time(self) -> float:
+        """Seconds."""
+        return self.solution.cost + self.model.constant
+
+    @property
+    def bound(self) -> float:
+        """Seconds that no plan within the budget beats."""
+        return self.solution.bound + self.model.constant
+
+    def placed(self, node: Node) -> Sharding:
+        """Where an input lies."""
+        variable = self.model.inputs[node]
+        found: Sharding = self.model.variables[variable].options[self.solution.choice[variable]]
+        return found
+
+
+class Search:
+    """Looks for the best plans of one program: of all, and of those with one thing more fixed."""
+
+    def __init__(self, program: Program, fixed: Mapping[Node, Sharding], outputs: Sequence[Sharding | None], limit: float) -> None:
+        self.program, self.fixed, self.outputs, self.limit = program, dict(fixed), outputs, limit
+        self.names = dict(zip(program.inputs, program.names, strict=True))
+        self.hubs: Hubs = {}
+
+    def _model(self, most: float) -> Model:
+        return Builder(self.program, self.fixed, self.outputs, self.hubs, most).build()
+
+    @cached_property
+    def model(self) -> Model:
+        """The model, with strategies that a device can hold beside the smallest shards of all inputs."""
+        model = self._model(math.inf)
+        held = sum(min(some) for some in model.held.values())
+        most = self.limit - held
+        dear = any(option.memory > most for v in model.variables for option in v.options if hasattr(option, "memory"))
+        return self._model(most) if dear else model
+
+    def best(self, more: Mapping[Node, Sharding] | None = None) -> Found:
+        """The best plan, perhaps with more inputs fixed."""
+        budget = self.limit
+        for _ in range(ROUNDS):
+            found = self._solved(more or {}, budget)
+            if found is None:
+                raise self._nothing_fits(more or {})
+            if self._surely_fits(found) or found.explanation.peak_bytes <= self.limit:
+                return found
+            excess = found.explanation.peak_bytes - self.limit
+            budget = min(budget, found.solution.held) - excess
+            if budget < sum(min(some) for some in self.model.held.values()):
+                raise self._nothing_fits(more or {})
+        raise self._nothing_fits(more or {})
+
+    def _solved(self, more: Mapping[Node, Sharding], budget: float) -> Found | None:
+        while True:
+            model = self.model
+            solution = Solver(model, [self._only(model, node, there) for node, there in more.items()]).solve(budget)
+            if solution is None:
+                return None
+            again = counted_twice(model, solution.choice, self.hubs)
+            if not again:
+                fixed = {**self.fixed, **more}
+                return Found(self.program, fixed, self.outputs, self.limit, model, dict(self.hubs), solution)
+            self.hubs.update(again)
+            del self.model
+
+    def _only(self, model: Model, node: Node, there: Sharding) -> tuple[tuple[int, ...], int]:
+        """The factor that leaves an input one place."""
+        variable = model.inputs[node]
+        options = model.variables[variable].options
+        return (variable,), model.tables.seconds([0.0 if option is there else math.inf for option in options])
+
+    def _surely_fits(self, found: Found) -> bool:
+        """Whether no more than the limit is held even if all that is made were held to the end."""
+        total = found.solution.held
+        for variable, at in zip(found.model.variables, found.solution.choice, strict=True):
+            option = variable.options[at]
+            if isinstance(option, Sharding):
+                kind = variable.node.type
+                total += 2 * option.local_size(kind.shape) * kind.dtype.itemsize
+            else:
+                total += 2 * option.memory
+            if total > self.limit:
+                return False
+        return True
+
+    def _nothing_fits(self, more: Mapping[Node, Sharding]) -> PlanError:
+        """What the least is that a device must hold, and what holds it."""
+        model = self._model(math.inf)
+        solver = Solver(model, [self._only(model, node, there) for node, there in more.items()])
+        choice = solver.least_held()
+        fixed = {**self.fixed, **more}
+        solution = Solution(choice, 0.0, 0.0, solver.held(choice), None)  # type: ignore[arg-type]
+        least = Found(self.program, fixed, self.outputs, self.limit, model, {}, solution)
+        peak = least.explanation
+        largest = sorted(
+            ((some[choice[v]], self.names.get(model.variables[v].node, "a constant")) for v, some in model.held.items()),
+            reverse=True,
+        )
+        held = ", ".join(f"{name} {size(count)}" for count, name in largest[:3])
+        return PlanError(
+            f"No plan fits {size(self.limit)} a device: the least found holds {size(peak.peak_bytes)}, of it "
+            f"{size(solution.held)} of inputs split as far as they go ({held}); most is held at "
+            f"{peak.use.step or 'the start'}. Use more devices, a smaller batch, or a chip with more memory.",
+            peak.peak_bytes,
+        )
