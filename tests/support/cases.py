@@ -649,6 +649,125 @@ def like(function, theirs):
     return make
 
 
+COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def scattered(draw, seed):
+    """Updates combined at indices of one dim or of several."""
+    shape = tuple(max(n, 1) for n in draw(shapes(min_dims=1, max_dims=3, max_size=6)))
+    rng, op = np.random.default_rng(seed), draw(st.sampled_from(sorted(COMBINE)))
+    dims = draw(st.lists(st.integers(0, len(shape) - 1), unique=True, min_size=1, max_size=2))
+    points = draw(shapes(max_dims=2, max_size=5))
+    places = [rng.integers(-shape[dim], shape[dim], points) for dim in dims]
+    host = ints(shape, seed)
+    index = tuple(places[dims.index(d)] if d in dims else slice(None) for d in range(len(shape)))
+    ones = [draw(st.integers(0, 4)) == 0 for _ in host[index].shape]
+    updates = ints([1 if one else n for one, n in zip(ones, host[index].shape, strict=True)], seed + 1)
+    updates = updates.reshape(
+        updates.shape[draw(st.integers(0, next((i for i, one in enumerate(ones) if not one), len(ones)))) :]
+    )
+    one = len(dims) == 1 and draw(st.booleans())
+
+    def ours(x, u, *i):
+        return nn.scatter_reduce(x, i[0] if one else i, u, op, dims[0] if one else dims)
+
+    def numpys(x, u, *i):
+        x = x.copy()
+        COMBINE[op].at(x, index, u)
+        return x
+
+    return Case([host, updates, *places], ours, numpys, exact=True)
+
+
+def scattered_along(draw, seed):
+    shape = tuple(max(n, 1) for n in draw(shapes(min_dims=1, max_dims=3, max_size=5)))
+    axis = draw(st.integers(-len(shape), len(shape) - 1))
+    op = draw(st.sampled_from(sorted(COMBINE)))
+    short = draw(st.booleans())
+    other = tuple(
+        draw(st.integers(0, 4)) if d == axis % len(shape) else draw(st.integers(0, n)) if short else n
+        for d, n in enumerate(shape)
+    )
+    index = np.random.default_rng(seed).integers(-shape[axis], shape[axis], other)
+
+    def numpys(x, u, i):
+        x = x.copy()
+        grid = list(np.indices(other))
+        grid[axis] = i
+        COMBINE[op].at(x, tuple(grid), u)
+        return x
+
+    return Case(
+        [ints(shape, seed), ints(other, seed + 1), index],
+        lambda x, u, i: nn.scatter_along_axis(x, i, u, axis, op),
+        numpys,
+        exact=True,
+    )
+
+
+def put_along(draw, seed):
+    shape = tuple(max(n, 1) for n in draw(shapes(min_dims=1, max_dims=3, max_size=5)))
+    axis = draw(st.integers(0, len(shape) - 1))
+    other = tuple(draw(st.integers(1, 4)) if d == axis else n for d, n in enumerate(shape))
+    index = np.random.default_rng(seed).integers(0, shape[axis], other)
+
+    def of(module):
+        def put(x, i, v):
+            x = x + 0
+            module.put_along_axis(x, i, v, axis)
+            return x
+
+        return put
+
+    return Case([ints(shape, seed), index, ints(other, seed + 1)], of(snp), of(np), exact=True)
+
+
+def selected(draw, seed):
+    """Few different values, so that there are ties; NaNs now and then."""
+    shape = tuple(max(n, 1) for n in draw(shapes(min_dims=1, max_dims=3, max_size=9)))
+    axis = draw(st.integers(-len(shape), len(shape) - 1))
+    k, largest, which = draw(st.integers(0, shape[axis])), draw(st.booleans()), draw(st.integers(0, 1))
+    host = ints(shape, seed) if draw(st.booleans()) else np.round(floats(shape, seed, -2, 2))
+    if host.dtype.kind == "f" and draw(st.booleans()):
+        host[np.random.default_rng(seed).random(shape) < 0.2] = np.nan
+
+    def numpys(x):
+        keys = np.where(np.isnan(x), np.inf, x) if x.dtype.kind == "f" else x
+        order = np.argsort(-keys if largest else keys, axis=axis, kind="stable")
+        order = np.take(order, np.arange(k), axis=axis)
+        return order if which else np.take_along_axis(x, order, axis=axis)
+
+    return Case([host], lambda x: snp.top_k(x, k, axis=axis, largest=largest)[which], numpys, exact=True)
+
+
+def counted(draw, seed):
+    size = draw(st.integers(1, 6))
+    numbers = np.random.default_rng(seed).integers(0, size, draw(st.integers(0, 12)))
+    weights = [ints(numbers.shape, seed + 1).astype(float)] if numbers.size and draw(st.booleans()) else []
+    length = draw(st.sampled_from([None, size, size + 3]))
+    least = draw(st.integers(0, size))
+    return Case(
+        [numbers, *weights],
+        lambda x, *w: snp.bincount(x, *w, minlength=least, length=length),
+        lambda x, *w: np.bincount(x, *w, minlength=least if length is None else length),
+        exact=True,
+    )
+
+
+def binned(draw, seed):
+    shape = draw(shapes(max_dims=3, max_size=6))
+    host = ints(shape, seed) if draw(st.booleans()) else floats(shape, seed, -4, 4)
+    bins = draw(st.sampled_from([1, 4, 7, (-3.0, 0.0, 0.5, 4.0)]))
+    limits = draw(st.sampled_from([None, (-4, 4), (-1.5, 2)])) if isinstance(bins, int) else None
+    density, which = draw(st.booleans()), draw(st.integers(0, 1))
+    weights = [floats(shape, seed + 1)] if draw(st.booleans()) else []
+
+    def of(module):
+        return lambda x, *w: module.histogram(x, bins, limits, density=density, weights=w[0] if w else None)[which]
+
+    return Case([host, *weights], of(snp), of(np), exact=not (density or weights))
+
+
 CASES = {
     **{name: unary(name) for name in UNARY},
     **{name: binary(name) for name in BINARY},
@@ -723,6 +842,12 @@ CASES = {
     "assign": updated("slices"),
     "fill": updated("mask", "rows"),
     "scatter": updated("arrays"),
+    "put_along_axis": put_along,
+    "top_k": selected,
+    "bincount": counted,
+    "histogram": binned,
+    "nn.scatter_reduce": scattered,
+    "nn.scatter_along_axis": scattered_along,
     "nn.conv1d": convolution(1),
     "nn.conv2d": convolution(2),
     "nn.conv3d": convolution(3),

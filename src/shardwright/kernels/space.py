@@ -25,5 +25,23 @@ class NumpySpace:
         parts = np.stack(np.broadcast_arrays(real, imag), axis=-1)
         return parts.view(np.result_type(parts.dtype, np.complex64))[..., 0]
 
+    @staticmethod
+    def scatter_reduce(x: Any, rows: Any, updates: Any, op: str) -> Any:
+        """Rows of x combined with rows of updates; several for one row are all combined.
 
+        Single elements are combined one by one, rows are sorted by their target first: NumPy combines rows one by one slowly.
+        """
+        made, combine = np.array(x), _COMBINE[op]
+        if updates.shape[1] == 1:
+            combine.at(made[:, 0], rows, updates[:, 0])
+            return made
+        order = np.argsort(rows, kind="stable")
+        targets = rows[order]
+        begins = np.flatnonzero(np.concatenate([[True], targets[1:] != targets[:-1]]))
+        totals = combine.reduceat(updates[order], begins, axis=0, dtype=updates.dtype)
+        made[targets[begins]] = combine(made[targets[begins]], totals)
+        return made
+
+
+_COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 NUMPY = NumpySpace()

@@ -8,6 +8,7 @@ import shardwright.kernels.assignment as asg
 import shardwright.kernels.dynamic as dy
 import shardwright.kernels.elementwise as el
 import shardwright.kernels.moves as mv
+import shardwright.kernels.scattering as sc
 import shardwright.kernels.windows as wi
 from shardwright.kernels.call import Call, Data
 from shardwright.kernels.contraction import contract
@@ -49,6 +50,7 @@ KERNELS: dict[str, Kernel] = {
     "pick": mv.pick,
     "assign": asg.assign,
     "scatter": asg.scatter,
+    "scatter_reduce": sc.scatter_reduce,
     "fill": asg.fill,
     "diagonal": al.linalg("diagonal"),
     # along dims
@@ -57,6 +59,9 @@ KERNELS: dict[str, Kernel] = {
     **{f"{name} after": al.after(name) for name in ("cumulative_sum", "cumulative_prod")},
     "sort": al.along(al.sort),
     "argsort": al.along(al.argsort),
+    "top_k": al.top_k,
+    "top_k candidates": al.candidates,
+    "top_k merged": al.merged,
     "searchsorted": al.searchsorted,
     **{name: al.along(al.fft(name)) for name in OPS if name.endswith(("fft", "fftn"))},
     "fftshift": al.along(al.shifted("fftshift")),

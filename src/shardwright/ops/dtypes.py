@@ -18,6 +18,11 @@ def first(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
     return (kinds[0],)
 
 
+def with_places(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
+    """The dtype of the first operand, and int64 for where its elements are."""
+    return kinds[0], np.dtype(np.int64)
+
+
 def promoted(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
     """The dtype that all operands promote to."""
     return (np.result_type(*(kind if isinstance(kind, np.dtype) else kind(1) for kind in kinds)),)

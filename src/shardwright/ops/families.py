@@ -221,6 +221,14 @@ def prefix(name: str) -> RuleMaker:
     return make
 
 
+def top_k(shapes: Shapes, attrs: Attrs) -> Rule:
+    """The k largest or smallest along a dim, and their places; where the dim is split, shards pass on k candidates each."""
+    names, axis, k = dim_names(len(shapes[0])), attrs["axis"], attrs["k"]
+    result = " ".join("k" if at == axis else name for at, name in enumerate(names))
+    fitted = rule("top_k", f"{' '.join(names)} -> {result}, {result}", shapes, whole="k", sizes={"k": k})
+    return replace(fitted, selects=(names[axis], k))
+
+
 def concat(shapes: Shapes, attrs: Attrs) -> Rule:
     axis = attrs["axis"]
     names = dim_names(len(shapes[0]))
@@ -292,6 +300,24 @@ def scatter(shapes: Shapes, attrs: Attrs) -> Rule:
     return Rule(
         (dims, (first, *value), *(index,) * (len(shapes) - 2)), (dims,), sizes, whole=frozenset("i"), keeps=True
     )
+
+
+SCATTERS = {"add": "sum", "mul": "product", "max": "max", "min": "min"}  # how a scatter combines: its reduction
+
+
+def scatter_reduce(shapes: Shapes, attrs: Attrs) -> Rule:
+    """x with the elements of updates combined into the places that index arrays name; attrs: op; dims, those that are
+    indexed, one array for each; index and updates, the factors of their dims.
+
+    Where a factor of the index arrays alone is split, each device combines its own updates and the results are left to be
+    reduced; x joins that reduction once. Rows of x that another device holds are passed over.
+    """
+    names = dim_names(len(shapes[0]))
+    index, updates = attrs["index"], attrs["updates"]
+    points = {factor: SCATTERS[attrs["op"]] for factor in index.split() if factor not in names}
+    text = f"{' '.join(names)}, {updates}{f', {index}' * (len(shapes) - 2)} -> {' '.join(names)}"
+    fitted = rule("scatter_reduce", text, shapes, sums=points, linear="add" if attrs["op"] == "add" else "")
+    return replace(fitted, joins=True, constants=frozenset(range(2, len(shapes))))
 
 
 def take_along_axis(shapes: Shapes, attrs: Attrs) -> Rule:

@@ -6,7 +6,8 @@ reshape has it. A rule also has these fields: `sums`, the reduced factors and th
 must not be split; `rows`, the factors whose rows come from known rows of the operand; `prefix`, the factor along which
 each row depends on the rows before it; `linear`, how the operation treats partial operands; `agrees`, whether devices
 compare their data first; `owners`, the factors whose rows go to the devices that hold other rows; `keeps`, whether the
-first operand stays where it is.
+first operand stays where it is; `joins`, whether the first operand is one more term of the sums; `constants`, the operands
+that the operation is not linear in; `selects`, the factor of which each shard passes on only its candidates.
 """
 
 import math
@@ -84,6 +85,12 @@ class Rule:
     # has a positive stride, so rows keep their order.
     owners: Mapping[str, tuple[str, RowMap]] = field(default_factory=dict)
     keeps: bool = False  # whether the first operand, and with it the result, stays where it is
+    # Whether the first operand is one more term of what is reduced over `sums`: along axes that split a summed factor it is
+    # partial itself, and no copy of it counts twice.
+    joins: bool = False
+    constants: frozenset[int] = frozenset()  # operands, such as indices, that the operation is not linear in
+    # (factor, count): the rows that the operation selects along a factor are among `count` candidates of each shard.
+    selects: tuple[str, int] | None = None
 
     def out_size(self, factor: str) -> int:
         """The size of a factor in the result."""

@@ -127,6 +127,7 @@ OPS: dict[str, Op] = _rows_of(
     _moves("pick", f.pick),
     _moves("assign", f.assign),
     _moves("scatter", f.scatter),
+    Op("scatter_reduce", f.scatter_reduce, work=w.of_operand(2)),
     _moves("fill", f.kept("fill")),
     _moves("triangle", f.as_text("triangle", "... m n -> ... m n", linear="add")),
     _moves("diagonal", f.as_text("diagonal", "... m n -> ... d", whole="m n d", linear="move")),
@@ -135,6 +136,7 @@ OPS: dict[str, Op] = _rows_of(
     Op("cumulative_prod", f.prefix("cumulative_prod"), dt.given),
     Op("sort", f.along_whole("sort"), work=w.sorting),
     Op("argsort", f.along_whole("argsort"), dt.always(np.int64), w.sorting),
+    Op("top_k", f.top_k, dt.with_places, w.selecting),
     Op("searchsorted", f.as_text("searchsorted", "s, ... -> ...", whole="s"), dt.always(np.int64), w.sorting),
     *(Op(name, f.along_whole(name, linear="add"), dt.as_ran(_fft_tried(name)), w.sorting)
       for name in ("fft", "ifft", "fftn", "ifftn", "rfft", "irfft", "rfftn", "irfftn", "hfft", "ihfft")),

@@ -19,7 +19,7 @@ from shardwright.mesh import Mesh
 from shardwright.ops import OPS, Attrs, Op, Rule, finite_range, is_small
 from shardwright.plan.code import Instruction, Local, Slot
 from shardwright.plan.fetch import Fetch
-from shardwright.plan.inner import extremes_steps, fetch_of, totals_of, totals_steps
+from shardwright.plan.inner import candidates_of, candidates_steps, extremes_steps, fetch_of, totals_of, totals_steps
 from shardwright.plan.reshard import gathered_dims, move_steps
 from shardwright.plan.steps import Step
 from shardwright.plan.strategy import Problem, Strategy, choose
@@ -120,7 +120,8 @@ class OperationPlan:
 
 
 class _Builder:
-    """Writes the instructions of a plan: by the rule's row maps, prefix and agreement, never by the operation's name."""
+    """Writes the instructions of a plan: by the rule's row maps, prefix, selection and agreement, never by the name of
+    the operation."""
 
     def __init__(self, plan: OperationPlan, kinds: Sequence[Kind]) -> None:
         self.plan, self.rule = plan, plan.rule
@@ -139,6 +140,8 @@ class _Builder:
         name, plan = self.plan.op.name, self.plan
         if self.rule.prefix and plan.operands[0].dims[self.attrs["axis"]].parts > 1:
             return self._with_totals(name)
+        if self.rule.selects and plan.operands[0].dims[self.attrs["axis"]].parts > 1:
+            return self._selected(name)
         if self.rule.agrees:
             return self._agreed(name)
         if name not in KERNELS:  # rows that are fetched are all there is to it
@@ -205,7 +208,7 @@ class _Builder:
         tables = tuple(None if rows is None else tuple(rows.tolist()) for rows in index)
         return self._local("expand_rows", [slot], plan.results, plan.dtypes, {"index": tables})
 
-    # -- running totals, and agreement --------------------------------------------------------------------------------
+    # -- running totals, selection, agreement --------------------------------------------------------------------------------
 
     def _with_totals(self, name: str) -> tuple[Slot, ...]:
         """Local running totals; the totals of all shards; what those before come to, added."""
@@ -217,6 +220,17 @@ class _Builder:
         for step in totals_steps(self.rule, layout.sharding, layout.shape, plan.dtypes[0]):
             totals = self._step(step, totals)
         return self._local(f"{name} after", [running, totals], plan.results, plan.dtypes)
+
+    def _selected(self, name: str) -> tuple[Slot, ...]:
+        """Each shard's candidates and their places; those of all shards; the selection among these."""
+        plan, (slot,) = self.plan, self.inputs
+        layout = plan.operands[0]
+        rows, sharding = candidates_of(self.rule, layout.sharding, layout.shape)
+        each = list(self._local(f"{name} candidates", [slot], [layout_of(sharding, rows)] * 2, plan.dtypes))
+        for at, dtype in enumerate(plan.dtypes):
+            for step in candidates_steps(self.rule, layout.sharding, layout.shape, dtype):
+                each[at] = self._step(step, each[at])
+        return self._local(f"{name} merged", each, plan.results, plan.dtypes)
 
     def _agreed(self, name: str) -> tuple[Slot, ...]:
         """Each device's extremes, those of all devices, then the data if they are in range."""

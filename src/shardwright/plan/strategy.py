@@ -37,7 +37,7 @@ from shardwright.plan.factors import (
     pieces_of,
     result_cuts,
 )
-from shardwright.plan.inner import extremes_steps, fetch_of, totals_steps
+from shardwright.plan.inner import candidates_steps, extremes_steps, fetch_of, totals_steps
 from shardwright.plan.reshard import Cost, move_costs, move_steps
 from shardwright.plan.steps import Step
 from shardwright.sharding import Sharding, block_size
@@ -392,12 +392,13 @@ class Problem:
     def _acts(self, piece: str, factor: str | None) -> list[int]:
         """For each operand what it must do about a piece that is put to a factor."""
         acts = []
-        for dims, found, partial in zip(self.rule.inputs, self.found, self.partial, strict=True):
+        for at, (dims, found, partial) in enumerate(zip(self.rule.inputs, self.found, self.partial, strict=True)):
             has = any(factor in dim for dim in dims)
             if found.get(piece):
                 acts.append(_STAY if factor in found[piece] else _MOVE if has else _GATHER)
             elif piece in partial:
-                acts.append(_STAY if factor == PARTIAL else _SCATTER if has else _REDUCE)
+                stays = factor == PARTIAL or (self.rule.joins and at == 0 and factor in self.rule.sums)
+                acts.append(_STAY if stays else _SCATTER if has else _REDUCE)
             else:
                 acts.append(_SLICE if has else _STAY)
         return acts
@@ -465,6 +466,11 @@ def strategy_for(problem: Problem, placement: Placement) -> Strategy | None:
         cuts_by_factor.update(owned_cuts(rule, mesh, axes_by_factor, cuts_by_factor))
     kept = tuple(axis for axis, factor in placement.items() if factor == PARTIAL)
     reductions = {s.reduction for s in operands if s.partial} if kept else set()
+    summed = {axis: rule.sums[f] for f, axes in axes_by_factor.items() if f in rule.sums for axis in axes}
+    kinds = {*summed.values(), *reductions}
+    if len(kinds) > 1:
+        return None
+    reduction = next(iter(kinds), "sum")
     wanted: list[Sharding] = []
     for at, shape in enumerate(problem.shapes):
         dims = dims_of(mesh, rule.inputs[at], axes_by_factor, rule.sizes)
@@ -476,19 +482,16 @@ def strategy_for(problem: Problem, placement: Placement) -> Strategy | None:
             for d, dim in enumerate(rule.inputs[at])
             if len(dim) == 1 and dim[0] in cuts_by_factor
         }
-        reduction = next(iter(reductions)) if partial else "sum"
-        wanted.append(fitted(mesh, dims, partial, reduction, offsets, shape))
-    summed = {axis: rule.sums[f] for f, axes in axes_by_factor.items() if f in rule.sums for axis in axes}
-    kinds = {*summed.values(), *reductions}
-    if len(kinds) > 1:
-        return None
+        if rule.joins and at == 0:
+            partial = (*partial, *summed)
+        wanted.append(fitted(mesh, dims, partial, reduction if partial else "sum", offsets, shape))
     results: list[Sharding] = []
     for at, out in enumerate(rule.outputs):
         dims = dims_of(mesh, out, axes_by_factor, rule.sizes)
         if dims is None:
             return None
         cuts = result_cuts(rule, mesh, at, axes_by_factor, cuts_by_factor)
-        results.append(fitted(mesh, dims, (*kept, *summed), next(iter(kinds), "sum"), cuts, rule.out_shape(at)))
+        results.append(fitted(mesh, dims, (*kept, *summed), reduction, cuts, rule.out_shape(at)))
     idle = sum(axis not in problem.pieces for axis in placement)
     return Strategy(placement, tuple(wanted), tuple(results), idle)
 
@@ -532,9 +535,10 @@ def work_of(problem: Problem, placement: Placement) -> float:
 
 
 def inner_steps(problem: Problem, operands: Sequence[Sharding], results: Sequence[Sharding]) -> list[Step]:
-    """The steps between operands in place and results: rows fetched, totals gathered, extremes compared."""
+    """The steps between operands in place and results: rows fetched, totals or candidates gathered, extremes
+    compared."""
     rule, shapes, dtypes = problem.rule, problem.shapes, problem.dtypes
-    if not (rule.rows or rule.prefix or rule.agrees):
+    if not (rule.rows or rule.prefix or rule.agrees or rule.selects):
         return []
     steps: list[Step] = [
         step
@@ -543,6 +547,9 @@ def inner_steps(problem: Problem, operands: Sequence[Sharding], results: Sequenc
     ]
     if rule.prefix:
         steps += totals_steps(rule, operands[0], shapes[0], dtypes[0])
+    if rule.selects:
+        for dtype in (dtypes[0], np.dtype(np.int64)):  # candidates and their places
+            steps += candidates_steps(rule, operands[0], shapes[0], dtype)
     if rule.agrees:
         steps += extremes_steps(operands[0], shapes[0], dtypes[0])
     return [step for step in steps if step.received]

@@ -192,6 +192,11 @@ class JaxSpace:
     def take_along_axis(self, x: Array, indices: Array, axis: int) -> Array:
         return jnp.take_along_axis(x, indices, axis=axis, mode="clip")
 
+    def scatter_reduce(self, x: Array, rows: Array, updates: Array, op: str) -> Array:
+        """Rows of x combined with rows of updates; several for one row are all combined."""
+        places = x.at[rows]
+        return getattr(places, {"mul": "multiply"}.get(op, op))(updates, mode="drop")
+
     # -- along dims ---------------------------------------------------------------------------------------------------
 
     def sum(self, x: Array, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:

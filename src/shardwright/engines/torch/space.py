@@ -13,9 +13,10 @@ from shardwright.engines.torch.direct import direct
 from shardwright.engines.torch.elementwise import Function, function_of, kind_of, scalar
 from shardwright.engines.torch.host import letter_of, needs_host, on_host
 from shardwright.engines.torch.matrices import Fourier, Matrices
-from shardwright.kernels import Call
+from shardwright.kernels import NUMPY, Call
 
 Axis = int | Sequence[int] | None
+_REDUCES = {"mul": "prod", "max": "amax", "min": "amin"}
 
 
 class TorchSpace:
@@ -152,6 +153,14 @@ class TorchSpace:
             return _moving(lambda bits: torch.gather(bits.expand(shape), axis, rows), x)
         except RuntimeError as error:
             raise IndexError(str(error)) from error
+
+    def scatter_reduce(self, x: Tensor, rows: Tensor, updates: Tensor, op: str) -> Tensor:
+        """Rows of x combined with rows of updates; several for one row are all combined."""
+        if needs_host("scatter_reduce", [self.dtype(x)]):
+            return self._host(NUMPY.scatter_reduce, x, rows, updates, op)
+        if op == "add":
+            return torch.index_add(x, 0, rows, updates)
+        return torch.scatter_reduce(x, 0, rows[:, None].expand(updates.shape), updates, _REDUCES[op])
 
     # -- along dims -----------------------------------------------------------------------------------------------
 

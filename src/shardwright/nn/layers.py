@@ -32,33 +32,6 @@ from shardwright.numpy.moves import take
 from shardwright.ops import Attrs, RowMap
 from shardwright.sharding import Sharding
 
-__all__ = [
-    "avg_pool",
-    "batch_norm",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "cross_entropy",
-    "dropout",
-    "einsum",
-    "embedding",
-    "gelu",
-    "group_norm",
-    "layer_norm",
-    "linear",
-    "log_softmax",
-    "logsumexp",
-    "max_pool",
-    "one_hot",
-    "relu",
-    "rms_norm",
-    "scaled_dot_product_attention",
-    "sigmoid",
-    "silu",
-    "softmax",
-]
-
-
 # -- activations ----------------------------------------------------------------------------------------------------------
 
 
