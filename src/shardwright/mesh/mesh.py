@@ -246,6 +246,8 @@ class Mesh:
         >>> Mesh(data=2, model=4).axis_size(("data", "model"))
         8
         """
+        if len(axes) == 1 and axes[0] in self.sizes:
+            return self.sizes[axes[0]]
         return _axis_size(self, axes if isinstance(axes, tuple) else as_axes(axes))
 
     def links_along(self, axes: Sequence[str]) -> Pieces:
@@ -278,9 +280,10 @@ class Mesh:
         ('y', 'x:(1)2', 'x:(2)4')
         """
         sizes = self.sizes
-        if all(axis in sizes for axis in by) and all(axis in sizes for axis in axes):
-            return tuple(axes)  # whole axes cut nothing
-        return _cut(self, tuple(axes), tuple(by))
+        for axis in (*axes, *by):
+            if axis not in sizes:
+                return _cut(self, tuple(axes), tuple(by))
+        return tuple(axes)  # whole axes cut nothing
 
     def share_a_cut(self, axes: Sequence[str]) -> bool:
         """Whether the axes can be cut into common pieces; halves and thirds of one axis can't.

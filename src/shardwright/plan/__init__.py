@@ -31,6 +31,7 @@ from shardwright.plan.operation import (
     scales_safely,
 )
 from shardwright.plan.patterns import move_seconds
+from shardwright.plan.problem import Problem, work_of
 from shardwright.plan.reshard import (
     Cost,
     ReshardPlan,
@@ -44,14 +45,12 @@ from shardwright.plan.rings import Reduce, carrier, group_of, sub_blocks
 from shardwright.plan.steps import Message, Move, Regroup, Step
 from shardwright.plan.strategy import (
     Price,
-    Problem,
     Strategy,
     choose,
     price_of,
     result_without_moves,
     strategies,
     strategy_for,
-    work_of,
 )
 from shardwright.plan.volume import lower_bound
 from shardwright.plan.windows import OUTSIDE, Picked, Spaced

@@ -20,7 +20,8 @@ from shardwright.ops import OPS, Attrs
 from shardwright.plan.code import Local
 from shardwright.plan.factors import PARTIAL, Placement
 from shardwright.plan.operation import OperationPlan, canonical, problem_of
-from shardwright.plan.strategy import Problem, Strategy, in_place, strategy_for, work_of
+from shardwright.plan.problem import Problem, work_of
+from shardwright.plan.strategy import Strategy, in_place, strategy_for
 from shardwright.sharding import P, Sharding, layout_of
 
 Shape = tuple[int, ...]
@@ -89,7 +90,7 @@ class _Enumeration:
         self.count = sum(isinstance(kind, tuple) for kind in kinds)
         self._problems: dict[tuple[tuple[str, ...], ...], Problem] = {}
         rule = self._problem(((),) * self.count).rule
-        self.plain = name in KERNELS and not (rule.rows or rule.prefix or rule.agrees)
+        self.plain = name in KERNELS and not (rule.rows or rule.prefix or rule.agrees or rule.selects)
         used = rule.inputs[:1] if rule.keeps else (*rule.inputs, *rule.outputs)
         named = {factor for dims in used for dim in dims for factor in dim} - {*rule.owners}
         self.factors = [f for f in rule.sizes if f in named and f not in rule.whole]

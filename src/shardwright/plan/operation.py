@@ -20,9 +20,10 @@ from shardwright.ops import OPS, Attrs, Op, Rule, finite_range, is_small
 from shardwright.plan.code import Instruction, Local, Slot
 from shardwright.plan.fetch import Fetch
 from shardwright.plan.inner import candidates_of, candidates_steps, extremes_steps, fetch_of, totals_of, totals_steps
+from shardwright.plan.problem import Problem
 from shardwright.plan.reshard import gathered_dims, move_steps
 from shardwright.plan.steps import Step
-from shardwright.plan.strategy import Problem, Strategy, choose
+from shardwright.plan.strategy import Strategy, choose
 from shardwright.plan.windows import Picked
 from shardwright.sharding import Layout, P, Sharding, describe, layout_of
 

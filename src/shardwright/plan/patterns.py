@@ -190,7 +190,8 @@ def _ways(pattern: _Pattern) -> _Ways:
 
 
 def move_seconds(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> float:
-    """What `move_steps` takes; infinite where a value that is not partial would have to become so.
+    """What `move_steps` takes. That a value becomes partial takes nothing: one device of a group keeps it, the others hold
+    what adds nothing.
 
     >>> mesh = Mesh(x=4)
     >>> here, there = Sharding(mesh, P("x", None)), Sharding(mesh, P(None, "x"))
@@ -200,7 +201,9 @@ def move_seconds(source: Sharding, target: Sharding, shape: Shape, dtype: DType)
     if source is target:
         return 0.0
     if target.partial and (not set(target.partial) <= set(source.partial) or source.reduction != target.reduction):
-        return math.inf
+        same = source.reduction == target.reduction
+        kept = tuple(axis for axis in target.partial if axis in source.partial) if same else ()
+        return move_seconds(source, target.replace(partial=kept).for_shape(shape), shape, dtype)
     pattern, sizes = _pattern_of(source, target, shape)
     if pattern is not None:
         found = _ways(pattern).seconds(sizes, math.prod(shape), dtype.itemsize)

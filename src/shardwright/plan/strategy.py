@@ -10,57 +10,32 @@ Enumerating (`strategies`), placing (`strategy_for`), pricing (`price_of`) and c
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, product
-from typing import Any, NamedTuple
+from itertools import chain
+from operator import itemgetter
 
 import numpy as np
 
 from shardwright.mesh import Mesh
-from shardwright.ops import Op, Rule
 from shardwright.plan.factors import (
     PARTIAL,
     Placement,
-    cut_together,
     dims_of,
     explicit_cuts,
-    factors_with,
     fitted,
-    homes,
     kept_of_operand,
     leaves_idle,
     ordered,
-    overlaps,
     owned_cuts,
-    pieces_of,
     result_cuts,
 )
 from shardwright.plan.inner import candidates_steps, extremes_steps, fetch_of, totals_steps
+from shardwright.plan.problem import NEGLIGIBLE, Problem, Shape, work_of
 from shardwright.plan.reshard import Cost, move_costs, move_steps
 from shardwright.plan.steps import Step
-from shardwright.sharding import Sharding, block_size
-
-_STAY, _SLICE, _MOVE, _GATHER, _SCATTER, _REDUCE = range(6)  # what an operand does about an axis
-_FREE = frozenset((_STAY, _SLICE))
-NEGLIGIBLE = 0.05  # of the time of communication
-MOST_IDLE = 4  # axes that nothing uses which are tried
-MOST = 81  # placements looked at beyond those that keep every axis where some operand has it
-
-Shape = tuple[int, ...]
-
-
-class _Effect(NamedTuple):
-    """What putting a piece of an axis to a factor does."""
-
-    hops: float  # seconds of latency
-    pace: float  # bytes per second that a device receives along the piece at most
-    size: int  # of the piece
-    acts: list[int]  # for each operand what it must do about the piece
-    split: bool  # whether a result is split by it
-    left: bool  # whether it is left to be reduced
-    shared: bool  # whether devices along it share the work
+from shardwright.sharding import Sharding
 
 
 @dataclass(frozen=True)
@@ -152,7 +127,7 @@ class Strategy:
         return f"{parts or 'nothing is split'}: {costs or 'no communication'}"
 
 
-def choose(problem: "Problem") -> Strategy:
+def choose(problem: Problem) -> Strategy:
     """The strategy of least time; among equals the one that defers more, then needs less memory, then the first.
 
     Only axes that some operand or wanted result uses are put to use: an idle axis stays idle, since nobody asked for results
@@ -164,14 +139,15 @@ def choose(problem: "Problem") -> Strategy:
     sole = problem.in_place(first)
     looked = problem.placements(first) if sole is None else [(0.0, sole)]
     if looked:  # perhaps nothing needs to be communicated at all
-        best = _within(problem, looked.pop(0)[1], math.inf)
+        best = _within(problem, dict(zip(first, looked.pop(0)[1], strict=True)), math.inf)
         if best is not None and best.priced.communication == 0 and best.priced.compute <= problem.least_alternative:
             return best
     for stage in stages:
         looked += problem.placements(stage, math.inf if best is None else best.priced.weight)
-    for bound, placement in sorted(looked, key=lambda pair: pair[0]):
+    for bound, choice in sorted(looked, key=itemgetter(0)):
         if best is not None and bound > best.priced.weight:
             break  # this one and all after it must take longer
+        placement = dict(zip(first, choice, strict=True))
         strategy = _within(problem, placement, math.inf if best is None else best.priced.weight)
         if strategy is not None and (best is None or strategy.rank < best.rank):
             best = strategy
@@ -179,16 +155,16 @@ def choose(problem: "Problem") -> Strategy:
     return best
 
 
-def strategies(problem: "Problem") -> Iterator[Strategy]:
+def strategies(problem: Problem) -> Iterator[Strategy]:
     """Every strategy there is to look at, chosen or not; axes that nothing uses yet are put to use last."""
     for stage in (*problem.stages, *problem.idle_stages):
-        for _, placement in problem.placements(stage):
-            strategy = _within(problem, placement, math.inf)
+        for _, choice in problem.placements(stage):
+            strategy = _within(problem, dict(zip(stage, choice, strict=True)), math.inf)
             if strategy is not None:
                 yield strategy
 
 
-def _within(problem: "Problem", placement: Placement, limit: float) -> Strategy | None:
+def _within(problem: Problem, placement: Placement, limit: float) -> Strategy | None:
     """The priced strategy of a placement; None if it is invalid or its moves take longer than `limit`."""
     placed = strategy_for(problem, placement)
     if placed is None:
@@ -200,7 +176,7 @@ def _within(problem: "Problem", placement: Placement, limit: float) -> Strategy 
     return Strategy(placement, placed.operands, placed.results, placed.idle, price, count_work=work)
 
 
-def result_without_moves(problem: "Problem") -> tuple[Sharding, ...] | None:
+def result_without_moves(problem: Problem) -> tuple[Sharding, ...] | None:
     """Where the results lie if every device computes on what it holds and nothing moves; None where that has no meaning."""
     placement: Placement = {}
     for piece in problem.pieces:
@@ -223,235 +199,12 @@ def result_without_moves(problem: "Problem") -> tuple[Sharding, ...] | None:
     return placed.results
 
 
-def _moves(problem: "Problem", given: Sharding, wanted: Sharding, shape: Shape) -> tuple[Step, ...]:
+def _moves(problem: Problem, given: Sharding, wanted: Sharding, shape: Shape) -> tuple[Step, ...]:
     here, there = (
         s.replace(partial=tuple(a for a in s.partial if s.mesh.axis(a).size > 1)).for_shape(shape)
         for s in (given, wanted)
     )
     return move_steps(here, there, shape, np.dtype(np.float64))
-
-
-class Problem:
-    """An operation on operands that lie somewhere: the axes in use, cut into pieces, and where each may go."""
-
-    def __init__(
-        self,
-        rule: Rule,
-        operands: Sequence[Sharding],
-        shapes: Sequence[Shape],
-        dtypes: "Sequence[np.dtype[Any]]",
-        wanted: Sequence[Sharding | None] = (),
-        op: Op | None = None,
-    ) -> None:
-        self.rule, self.shapes, self.dtypes, self.given, self.op = rule, shapes, dtypes, operands, op
-        self.asked = tuple(wanted)
-        self.result_dtype = max(dtypes, key=lambda dtype: dtype.itemsize, default=np.dtype(np.int8))  # about
-        self.itemsize = self.result_dtype.itemsize
-        self.mesh = mesh = next(s for s in (*operands, *wanted) if s is not None).mesh
-        used = [axis for sharding in operands for axis in sharding.axes]
-        self.wanted = [s if s is not None and mesh.share_a_cut((*used, *s.axes)) else None for s in wanted]
-        self.operands = cut_together(mesh, operands)
-        given = [
-            homes(rule, dims, mesh, s.dims, shape, s.offsets)
-            for dims, s, shape in zip(rule.inputs, self.operands, shapes, strict=True)
-        ]
-        hints = [
-            homes(rule, rule.outputs[i], mesh, s.dims, rule.out_shape(i), s.offsets)
-            for i, s in enumerate(self.wanted)
-            if s is not None
-        ]
-        self.homes = [*given, *hints]
-        self.pieces = pieces_of(mesh, [*self.operands, *(s for s in self.wanted if s is not None)], self.homes)
-        self.found = [{piece: factors_with(mesh, piece, home) for piece in self.pieces} for home in given]
-        self.hinted = [{piece: factors_with(mesh, piece, home) for piece in self.pieces} for home in hints]
-        self.partial = [{p for p in self.pieces if overlaps(mesh, p, s.partial)} for s in self.operands]
-        self.seen: set[tuple[Any, ...]] = set()
-        self._effects: dict[str, dict[str | None, _Effect]] = {}
-        self.chip, self.launch = mesh.hardware.chip, mesh.least_launch
-
-    @cached_property
-    def _local(self) -> list[float]:
-        """For each operand a bound of the bytes of its shards: one can be larger than its even share of the whole."""
-        mesh, result = self.mesh, []
-        for given, cut, shape, dtype in zip(self.given, self.operands, self.shapes, self.dtypes, strict=True):
-            held = {piece for axes in cut.dims for piece in mesh.cut(axes, by=self.pieces)}
-            even = math.prod(shape) * dtype.itemsize / mesh.axis_size(tuple(held))
-            result.append(min(given.local_size(shape) * dtype.itemsize, even))
-        return result
-
-    @cached_property
-    def _out_bytes(self) -> float:
-        """Bytes of all results."""
-        outs = [math.prod(self.rule.out_shape(at)) for at in range(len(self.rule.outputs))]
-        return float(sum(outs) * self.itemsize)
-
-    @cached_property
-    def _whole_bytes(self) -> float:
-        """Bytes of all operands and results, whole."""
-        sizes = (math.prod(shape) * dtype.itemsize for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
-        return sum(sizes) + self._out_bytes
-
-    @cached_property
-    def _least_work(self) -> float:
-        """Seconds that the work takes on one device."""
-        return work_of(self, {}) / self.chip.flops_of(self.result_dtype)
-
-    def afresh(self) -> "Problem":
-        """The same problem with nothing looked at yet."""
-        return Problem(self.rule, self.given, self.shapes, self.dtypes, self.asked, self.op)
-
-    @property
-    def least_alternative(self) -> float:
-        """The weight of any strategy that communicates, at least: a launch, and the work shared by all devices."""
-        shares = self.mesh.axis_size(tuple(self.pieces))
-        touched = self._whole_bytes / self.chip.memory_bandwidth
-        return (1 - NEGLIGIBLE) * self.launch + max(self._least_work, touched) / shares * 0.999999
-
-    @property
-    def keeps_partial(self) -> bool:
-        """Whether partial operands may stay partial."""
-        reductions = {s.reduction for s in self.operands if s.partial}
-        return len(reductions) == 1 and self.rule.passes_partial(next(iter(reductions)))
-
-    @property
-    def idle_stages(self) -> Iterator[dict[str, list[str | None]]]:
-        """Axes that nothing uses put to use: each in turn at any factor that is long enough, the others where they are."""
-        used = {self.mesh.axis(axis).name for axis in self.pieces}
-        idle = [axis for axis, n in self.mesh.sizes.items() if axis not in used and n > 1]
-        settled = next(iter(self.stages))
-        for axis in idle[:MOST_IDLE]:
-            n = self.mesh.sizes[axis]
-            fits: list[str | None] = [
-                f for f, size in self.rule.sizes.items() if f not in self.rule.whole and size >= n
-            ]
-            if fits:
-                yield {**{piece: known[:1] for piece, known in settled.items()}, axis: fits}
-
-    @property
-    def stages(self) -> Iterator[dict[str, list[str | None]]]:
-        """Where each piece may go: first where operands have it, then where else, if that is not too much to look at."""
-        if self.rule.keeps:
-            yield {piece: [next(iter(self.found[0][piece]), None)] for piece in self.pieces}
-            return
-        stays_partial = self.keeps_partial
-        options: dict[str, list[str | None]] = {}
-        settled: dict[str, list[str | None]] = {}
-        for piece in self.pieces:
-            known_homes = (*self.found, *self.hinted)
-            here: list[str | None] = [f for home in known_homes for f in home[piece] if f not in self.rule.whole]
-            if stays_partial and any(piece in some for some in self.partial):
-                here.append(PARTIAL)
-            known = options[piece] = list(dict.fromkeys([*here, None]))
-            in_place = here == [self.rule.prefix] or (self.rule.agrees and here and here != [PARTIAL])
-            if in_place:  # shards pass on one row, or two numbers: nothing need be gathered
-                known = options[piece] = here
-            sure = len(known) == 2 and known[0] not in self.rule.sums and known[0] != PARTIAL
-            settled[piece] = known[:1] if sure else known
-        yield settled
-        yield options
-        others = [factor for factor in self.rule.sizes if factor not in self.rule.whole]
-        wide = {piece: list(dict.fromkeys([*known, *others])) for piece, known in options.items()}
-        if math.prod(len(some) for some in wide.values()) <= MOST:
-            yield wide
-
-    def in_place(self, stage: Mapping[str, list[str | None]]) -> Placement | None:
-        """The only placement of a stage, if no operand moves for it and nothing is left to be reduced; its bound is 0."""
-        placement: Placement = {}
-        for piece, some in stage.items():
-            if len(some) != 1 or self._is_left(some[0]) or not _FREE.issuperset(self._acts(piece, some[0])):
-                return None
-            placement[piece] = some[0]
-        self.seen.add((*stage, *placement.values()))
-        return placement
-
-    def placements(
-        self, stage: Mapping[str, list[str | None]], limit: float = math.inf
-    ) -> list[tuple[float, Placement]]:
-        """The placements of a stage not seen yet, each with a time it can't beat, shortest first; none whose latencies alone
-        take longer than `limit`."""
-        effects = self._effects
-        for piece, some in stage.items():
-            known = effects.setdefault(piece, {})
-            for factor in some:
-                if factor not in known:
-                    known[factor] = self._effect(piece, factor)
-        if limit < math.inf:
-            least = {piece: min(effects[piece][f].hops for f in some) for piece, some in stage.items()}
-            room = limit - sum(least.values())
-            stage = {p: [f for f in some if effects[p][f].hops - least[p] <= room] for p, some in stage.items()}
-        new = [choice for choice in self._choices(stage) if (*stage, *choice) not in self.seen]
-        self.seen.update((*stage, *choice) for choice in new)
-        found = [dict(zip(stage, choice, strict=True)) for choice in new]
-        bounds = [self._bound([effects[piece][f] for piece, f in placement.items()]) for placement in found]
-        return sorted(zip(bounds, found, strict=True), key=lambda pair: pair[0])
-
-    def _is_left(self, factor: str | None) -> bool:
-        """Whether pieces at a factor are left to be reduced."""
-        return factor in self.rule.sums or factor == PARTIAL
-
-    def _acts(self, piece: str, factor: str | None) -> list[int]:
-        """For each operand what it must do about a piece that is put to a factor."""
-        acts = []
-        for at, (dims, found, partial) in enumerate(zip(self.rule.inputs, self.found, self.partial, strict=True)):
-            has = any(factor in dim for dim in dims)
-            if found.get(piece):
-                acts.append(_STAY if factor in found[piece] else _MOVE if has else _GATHER)
-            elif piece in partial:
-                stays = factor == PARTIAL or (self.rule.joins and at == 0 and factor in self.rule.sums)
-                acts.append(_STAY if stays else _SCATTER if has else _REDUCE)
-            else:
-                acts.append(_SLICE if has else _STAY)
-        return acts
-
-    def _effect(self, piece: str, factor: str | None) -> _Effect:
-        """What putting a piece to a factor does."""
-        acts, left = self._acts(piece, factor), self._is_left(factor)
-        hops = left + sum([act not in _FREE for act in acts])
-        split = any(factor in dim for dims in self.rule.outputs for dim in dims)
-        fabric = self.mesh.fabric((piece,))
-        least = fabric.hops if piece in self.mesh.sizes else 0.0  # pieces of an axis are crossed together in fewer hops
-        full = any(link.kind == "full" for _, link in fabric.pieces)  # more devices have more links
-        pace = 1 / (self.mesh.fabric(self.mesh.axis_names) if full else fabric).least_pace if fabric.levels else 0.0
-        return _Effect(hops * least, pace, fabric.size, acts, split, left, factor in self.rule.sizes)
-
-    def _bound(self, effects: Sequence[_Effect]) -> float:
-        """A weight that no strategy with these effects can beat: all latencies, and the bytes and the work if all shards were
-        even and all links of an operand were used at once."""
-        time, parts, summands, shares, pace = 0.0, 1, 1, 1, 0.0
-        for at, local in enumerate(self._local):
-            size = [1, 1, 1, 1, 1, 1]
-            along = 0.0
-            for _, one, n, acts, _, _, _ in effects:
-                size[acts[at]] *= n
-                along += one if acts[at] > _SLICE else 0.0
-            if along:
-                received = (1 - 1 / size[_SCATTER]) * local
-                local /= size[_SCATTER]
-                received += 2 * (1 - 1 / size[_REDUCE]) * local
-                received += (size[_GATHER] - 1 / size[_MOVE]) * local / size[_SLICE]
-                time += received / along + self.launch
-        for hops, one, n, _, split, left, shared in effects:
-            time += hops
-            parts *= n if split else 1
-            summands *= n if left else 1
-            pace += one if left else 0.0
-            shares *= n if shared else 1
-        if pace and not self.hinted:  # else results may be sliced before they are reduced
-            time += (1 - 1 / summands) * self._out_bytes / parts / pace + self.launch
-        weight = max(time, (1 - NEGLIGIBLE) * time + self._least_work / shares)
-        return weight * 0.999999  # rounding must not make it more than the truth
-
-    def _choices(self, stage: Mapping[str, list[str | None]]) -> Iterator[tuple[str | None, ...]]:
-        """All choices; where there are too many, pieces that all operands have in the same places go together."""
-        if math.prod(len(some) for some in stage.values()) <= MOST:
-            yield from product(*stage.values())
-            return
-        known = (*self.found, *self.hinted)
-        places = {p: (*(tuple(home[p]) for home in known), *(p in some for some in self.partial)) for p in stage}
-        options = {places[piece]: some for piece, some in stage.items()}
-        for choice in product(*options.values()):
-            of = dict(zip(options, choice, strict=True))
-            yield tuple(of[places[piece]] for piece in stage)
 
 
 def strategy_for(problem: Problem, placement: Placement) -> Strategy | None:
@@ -518,17 +271,6 @@ def in_place(problem: Problem, strategy: Strategy) -> Price:
     inner = tuple(Cost(step.name, step.axes, step.received, step.time) for step in steps if step.received)
     work = work_of(problem, strategy.placement)
     return Price((), inner, (), memory, problem.chip.seconds(work, memory, problem.result_dtype))
-
-
-def work_of(problem: Problem, placement: Placement) -> float:
-    """Floating-point operations of the busiest device."""
-    if problem.op is None:
-        return 0.0
-    sizes = dict(problem.rule.factors)
-    for axis, factor in placement.items():
-        if factor in sizes:
-            sizes[factor] = int(block_size(sizes[factor], problem.mesh.axis(axis).size))
-    return problem.op.work(problem.rule, sizes)
 
 
 # -- what devices exchange while they compute -----------------------------------------------------------------------------

@@ -58,10 +58,12 @@ class Sharding:
     @staticmethod
     def fitted(mesh: Mesh, dims: Dims, partial: tuple[str, ...], reduction: str, shape: tuple[int, ...]) -> "Sharding":
         """A sharding for a shape from axes that are already valid: the fast constructor for planners."""
-        if all(axis in mesh.sizes for axes in (*dims, partial) for axis in axes):
-            order = tuple(axis for axis in mesh.axis_names if axis in partial)
-            return _canonical(mesh, dims, order, reduction if order else "sum", (), ())
-        return Sharding(mesh, P(*dims), partial=partial, reduction=reduction).for_shape(shape)
+        sizes = mesh.sizes
+        for axis in chain(*dims, partial):
+            if axis not in sizes:
+                return Sharding(mesh, P(*dims), partial=partial, reduction=reduction).for_shape(shape)
+        order = tuple([axis for axis in mesh.axis_names if axis in partial]) if partial else ()
+        return _canonical(mesh, dims, order, reduction if order else "sum", (), ())
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"A Sharding is immutable; use .replace({name}=…) for a changed one.")
