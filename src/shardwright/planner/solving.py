@@ -7,12 +7,15 @@ the others the higher price.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardwright.planner.elimination import Elimination, Gone, Scope, cost
 from shardwright.planner.model import Model
-from shardwright.planner.remaining import finished
+from shardwright.planner.remaining import Result, Step, finished
 
 ROUNDS = 40  # of looking for the price of memory
 CLOSE = 1e-4  # a gap below which nothing more is tried
@@ -20,13 +23,13 @@ CLOSE = 1e-4  # a gap below which nothing more is tried
 
 @dataclass
 class Proof:
-    """What shows that no choice is better: the steps of the elimination, and the price of memory."""
+    """What shows that no choice is better: what was done to the factors, the tables that steps left, the price of memory."""
 
-    gone: list[Gone]
-    tables: dict[int, object]  # the tables that steps left, by number
+    steps: list[Step]
+    tables: dict[int, NDArray[np.float64]]  # by number, in units
     price: float  # seconds a byte
     budget: float  # bytes
-    bound: float  # seconds
+    unit: float  # seconds
 
 
 @dataclass
@@ -47,24 +50,29 @@ class Solver:
         self.model, self.tables = model, model.tables
         self.factors = [*model.factors, *more]
         self.sizes = [len(variable.options) for variable in model.variables]
-        self._run: Elimination | None = None
 
     def held(self, choice: Sequence[int]) -> int:
         """Bytes that a device holds of inputs and constants."""
         return sum(some[choice[variable]] for variable, some in self.model.held.items())
 
-    def _eliminated(self, kinds: Sequence[int]) -> Elimination:
-        """The elimination with a price of memory for each input; `kinds` says which."""
-        priced = [((v,), self.tables.bytes(some, kind)) for kind, (v, some) in zip(kinds, self.model.held.items(), strict=True)]
-        run = Elimination(self.tables, self.sizes, [*self.factors, *priced])
-        run.run()
-        return run
+    def _factors(self, kinds: Sequence[int]) -> list[tuple[Scope, int]]:
+        """All factors, with a price of memory for each input; `kinds` says which."""
+        held = zip(kinds, self.model.held.items(), strict=True)
+        return [*self.factors, *(((v,), self.tables.bytes(some, kind)) for kind, (v, some) in held)]
 
-    def _at(self, run: Elimination, *prices: float) -> tuple[list[int], float]:
-        """The best choice at prices of memory, and its cost with them, in seconds."""
-        self.tables.set_prices(*prices)
-        choice, least = finished(run)
-        return choice, least * self.tables.unit
+    def _prepared(self, kinds: Sequence[int]) -> "Callable[..., Result]":
+        """What solves the model at prices of memory: the steps of an elimination serve all prices."""
+        factors = self._factors(kinds)
+        run = Elimination(self.tables, self.sizes, factors)
+        run.run()
+
+        def solved(*prices: float) -> Result:
+            self.tables.set_prices(*prices)
+            if run.left:
+                return finished(self.tables, list(self.sizes), factors)
+            return Result(run.choice(), run.least(), run.least(), [*run.steps])
+
+        return solved
 
     def seconds(self, choice: Sequence[int]) -> float:
         """What a choice costs."""
@@ -72,39 +80,47 @@ class Solver:
 
     def solve(self, budget: float = math.inf) -> Solution | None:
         """The best choice that holds no more than so many bytes; None if there is none."""
-        run = self._eliminated([0] * len(self.model.held))
-        choice, least = self._at(run, 0.0, 0.0)
-        if math.isinf(least):
+        solved = self._prepared([0] * len(self.model.held))
+        first = solved(0.0, 0.0)
+        if math.isinf(first.least):
             return None
-        if self.held(choice) <= budget:
-            return self._solution(run, choice, least, 0.0, budget)
-        return self._within(run, budget, least)
+        if self.held(first.choice) <= budget:
+            return self._solution(first, first.choice, 0.0, budget)
+        return self._within(solved, budget, first.bound * self.tables.unit)
 
-    def _solution(self, run: Elimination, choice: list[int], bound: float, price: float, budget: float) -> Solution:
-        self.tables.set_prices(price, price)
-        needed = {gone.table for gone in run.gone} | {table for _, table in run.live.values()}
-        tables = {number: self.tables.values[number] for number in needed}
-        proof = Proof(run.gone, tables, price, budget, bound)
-        return Solution(choice, self.seconds(choice), bound, self.held(choice), proof)
+    def _solution(self, proved: Result, choice: list[int], price: float, budget: float) -> Solution:
+        """A choice with the proof of a bound, which is that of the last prices."""
+        numbers = {step.table for step in proved.steps if isinstance(step, Gone)}
+        tables = {number: self.tables.values[number] for number in numbers}
+        proof = Proof(proved.steps, tables, price, budget, self.tables.unit)
+        dual = proved.bound * self.tables.unit - (price * budget if price else 0.0)
+        return Solution(choice, self.seconds(choice), dual, self.held(choice), proof)
 
     def least_held(self) -> list[int]:
         """The choice that holds least, whatever it costs."""
-        run = self._eliminated([0] * len(self.model.held))
         most = sum(max(some) for some in self.model.held.values())
-        return self._at(run, 1e6 / max(most, 1), 0.0)[0]
+        return self._prepared([0] * len(self.model.held))(1e6 / max(most, 1), 0.0).choice
 
-    def _within(self, run: Elimination, budget: float, least: float) -> Solution | None:
+    def _within(self, solved: "Callable[..., Result]", budget: float, least: float) -> Solution | None:
         if sum(min(some) for some in self.model.held.values()) > budget:
             return None
         low, high = 0.0, max(least, 1e-9) / max(budget, 1.0)
         bound, at = least, 0.0
         best: tuple[float, list[int]] | None = None
+
+        def tried(price: float) -> list[int]:
+            nonlocal bound, at, best
+            found = solved(price, 0.0)
+            dual = found.bound * self.tables.unit - price * budget
+            if dual > bound:
+                bound, at = dual, price
+            if self.held(found.choice) <= budget:
+                taken = self.seconds(found.choice), found.choice
+                best = taken if best is None else min(best, taken)
+            return found.choice
+
         for _ in range(ROUNDS):  # a price that is high enough
-            choice, value = self._at(run, high, 0.0)
-            if value - high * budget > bound:
-                bound, at = value - high * budget, high
-            if self.held(choice) <= budget:
-                best = self.seconds(choice), choice
+            if self.held(tried(high)) <= budget:
                 break
             low, high = high, high * 8
         if best is None:
@@ -113,26 +129,20 @@ class Solver:
             if best[0] <= bound * (1 + CLOSE) or high <= low * (1 + 1e-6):
                 break
             price = math.sqrt(low * high) if low else high / 64
-            choice, value = self._at(run, price, 0.0)
-            if value - price * budget > bound:
-                bound, at = value - price * budget, price
-            if self.held(choice) <= budget:
-                best, high = min(best, (self.seconds(choice), choice)), price
+            if self.held(tried(price)) <= budget:
+                high = price
             else:
                 low = price
         if best[0] > bound * (1 + CLOSE):
-            best = min(best, self._mixed(budget, low, high, best))
-        run = self._eliminated([0] * len(self.model.held))
-        return self._solution(run, best[1], bound, at, budget)
+            best = self._mixed(budget, low, high, best)
+        return self._solution(solved(at, 0.0), best[1], at, budget)
 
     def _mixed(self, budget: float, low: float, high: float, best: tuple[float, list[int]]) -> tuple[float, list[int]]:
         """The best with a low price for the first inputs and a high one for the rest: memory in steps of an input."""
         first, last = 0, len(self.model.held)
         while last - first > 1:
             middle = (first + last) // 2
-            kinds = [0 if at < middle else 1 for at in range(len(self.model.held))]
-            run = self._eliminated(kinds)
-            choice, _ = self._at(run, low, high)
+            choice = self._prepared([0 if at < middle else 1 for at in range(len(self.model.held))])(low, high).choice
             if self.held(choice) <= budget:
                 best, first = min(best, (self.seconds(choice), choice)), middle
             else:

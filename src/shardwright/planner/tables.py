@@ -40,12 +40,9 @@ class Tables:
         key = ("bytes", kind, table.shape, table.tobytes())
         return self._kept(key, lambda: np.rint(self.prices[kind] * table), (), priced=True)
 
-    def total(self, parts: Sequence[tuple[int, tuple[int, ...]]], sizes: tuple[int, ...]) -> int:
-        """The sum of tables, each over some of the variables of a larger one."""
-        if len(parts) == 1 and parts[0][1] == tuple(range(len(sizes))):
-            return parts[0][0]
-        key = ("total", tuple(parts), sizes)
-        return self._kept(key, lambda: self._sum(parts, sizes), [number for number, _ in parts])
+    def some(self, table: int, axis: int, kept: NDArray[np.int64]) -> int:
+        """A table with some options of one variable."""
+        return self._kept(("some", table, axis, kept.tobytes()), lambda: self.values[table].take(kept, axis), (table,))
 
     def least(self, parts: Sequence[tuple[int, tuple[int, ...]]], sizes: tuple[int, ...]) -> int:
         """The least of the sum of tables over its first variable; `picks` has where it is."""
