@@ -30,7 +30,7 @@ from shardwright.plan.operation import (
     scalar_side,
     scales_safely,
 )
-from shardwright.plan.patterns import move_seconds
+from shardwright.plan.patterns import move_matrix, move_seconds
 from shardwright.plan.problem import Problem, work_of
 from shardwright.plan.reshard import (
     Cost,
@@ -101,6 +101,7 @@ __all__ = [
     "lower_bound",
     "make_plan",
     "move_costs",
+    "move_matrix",
     "move_seconds",
     "move_steps",
     "options_of",

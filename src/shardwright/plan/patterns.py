@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwright.hardware import Fabric
 from shardwright.mesh import Mesh
@@ -210,6 +211,13 @@ def move_seconds(source: Sharding, target: Sharding, shape: Shape, dtype: DType)
         if found is not None:
             return found
     return sum(step.time for step in move_steps(source, target, shape, dtype))
+
+
+def move_matrix(before: Sequence[Sharding], after: Sequence[Sharding], shape: Shape, dtype: DType) -> NDArray[np.float64]:
+    """Seconds of the moves from each of some shardings to each of others."""
+    rows, columns = ({s: i for i, s in enumerate(dict.fromkeys(some))} for some in (before, after))
+    least = np.array([[move_seconds(a, b, shape, dtype) for b in columns] for a in rows])
+    return least[np.ix_([rows[s] for s in before], [columns[s] for s in after])]
 
 
 def _pattern_of(source: Sharding, target: Sharding, shape: Shape) -> tuple[_Pattern | None, Shape]:

@@ -181,5 +181,5 @@ def _by_table(entry: tuple[int, int, Scope]) -> tuple[int, int, int]:
 
 
 def cost(tables: Tables, factors: Sequence[tuple[Scope, int]], choice: Sequence[int]) -> float:
-    """What a choice costs, in units."""
-    return float(np.sum([tables.values[table][tuple([choice[v] for v in scope])] for scope, table in factors]))
+    """What a choice costs, in seconds."""
+    return math.fsum([tables.exact[table][tuple([choice[v] for v in scope])] for scope, table in factors])

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shardwright.plan import Each, FromLocal, LocalStep, ToLocal, move_seconds, options_of, places
+from shardwright.plan import Each, FromLocal, LocalStep, ToLocal, move_matrix, options_of, places
 from shardwright.planner.tables import Tables
 from shardwright.program.control_cost import controlled
 from shardwright.program.node import Apply, Constant, Constrain, Control, Input, Node, Pick, Program, Settle
@@ -265,7 +264,7 @@ class Builder:
         key = (self._listed(before), self._listed(after), shape, dtype)
         found = self._moves.get(key)
         if found is None:
-            found = self._moves[key] = self.model.tables.seconds(_matrix(before, after, shape, dtype))
+            found = self._moves[key] = self.model.tables.seconds(move_matrix(before, after, shape, dtype))
         return found
 
     def _listed(self, where: Shardings) -> int:
@@ -279,10 +278,3 @@ class Builder:
         own = self._variable(Variable("output", node, where, number), np.zeros(len(where)), ("free", len(where)))
         self._edge(self.values[node], own, where, node, -1)
         self.model.outputs.append(own)
-
-
-def _matrix(before: Shardings, after: Shardings, shape: tuple[int, ...], dtype: Any) -> NDArray[np.float64]:
-    """Seconds of the moves from each of some shardings to each of others."""
-    rows, columns = ({s: i for i, s in enumerate(dict.fromkeys(some))} for some in (before, after))
-    least = np.array([[move_seconds(a, b, shape, dtype) for b in columns] for a in rows])
-    return least[np.ix_([rows[s] for s in before], [columns[s] for s in after])]

@@ -95,7 +95,11 @@ class Plan:
     @cached_property
     def certificate(self) -> Certificate:
         """What proves the bound; its `check` recomputes every price and trusts nothing that the search made."""
-        return Certificate.of(self.found)
+        found, proof = self.found, self.found.solution.proof
+        return Certificate(
+            found.program, found.fixed, tuple(found.outputs), found.hubs, found.limit, tuple(proof.steps), proof.tables,
+            proof.unit, proof.price, proof.budget, found.bound,
+        )  # fmt: skip
 
     # -- questions ----------------------------------------------------------------------------------------------------
 

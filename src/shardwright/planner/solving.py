@@ -76,7 +76,7 @@ class Solver:
 
     def seconds(self, choice: Sequence[int]) -> float:
         """What a choice costs."""
-        return cost(self.tables, self.factors, choice) * self.tables.unit
+        return cost(self.tables, self.factors, choice)
 
     def solve(self, budget: float = math.inf) -> Solution | None:
         """The best choice that holds no more than so many bytes; None if there is none."""
@@ -94,7 +94,8 @@ class Solver:
         tables = {number: self.tables.values[number] for number in numbers}
         proof = Proof(proved.steps, tables, price, budget, self.tables.unit)
         dual = proved.bound * self.tables.unit - (price * budget if price else 0.0)
-        return Solution(choice, self.seconds(choice), dual, self.held(choice), proof)
+        seconds = self.seconds(choice)
+        return Solution(choice, seconds, min(dual, seconds), self.held(choice), proof)
 
     def least_held(self) -> list[int]:
         """The choice that holds least, whatever it costs."""

@@ -20,6 +20,7 @@ class Tables:
     def __init__(self, unit: float) -> None:
         self.unit = unit  # seconds
         self.values: list[Any] = []
+        self.exact: dict[int, Table] = {}  # seconds, of tables that were given in seconds
         self.picks: dict[int, NDArray[np.int32]] = {}  # of what was minimised: which option gave the least
         self._known: dict[Any, int] = {}
         self._recipes: list[tuple[int, Any]] = []  # of tables that depend on the price of memory, in order
@@ -32,7 +33,9 @@ class Tables:
         with np.errstate(invalid="ignore"):
             table = np.where(np.isinf(table), np.inf, np.rint(table / self.unit))
         key = (table.shape, table.tobytes())
-        return self._kept(key, lambda: table, ())
+        number = self._kept(key, lambda: table, ())
+        self.exact.setdefault(number, np.asarray(values, np.float64))
+        return number
 
     def bytes(self, values: Any, kind: int = 0) -> int:
         """The table of what so many bytes cost at one of the prices of memory."""
