@@ -194,50 +194,57 @@ def move_seconds(source: Sharding, target: Sharding, shape: Shape, dtype: DType)
     """What `move_steps` takes. That a value becomes partial takes nothing: one device of a group keeps it, the others hold
     what adds nothing.
 
-    >>> mesh = Mesh(x=4)
+    >>> mesh, f4 = Mesh(x=4), np.dtype("f4")
     >>> here, there = Sharding(mesh, P("x", None)), Sharding(mesh, P(None, "x"))
-    >>> move_seconds(here, there, (8, 8), np.dtype("f4")) == sum(s.time for s in move_steps(here, there, (8, 8), np.dtype("f4")))
+    >>> move_seconds(here, there, (8, 8), f4) == sum(step.time for step in move_steps(here, there, (8, 8), f4))
     True
     """
+    return _seconds(source, target, shape, math.prod(shape), dtype)
+
+
+def move_matrix(
+    before: Sequence[Sharding], after: Sequence[Sharding], shape: Shape, dtype: DType
+) -> NDArray[np.float64]:
+    """Seconds of the moves from each of some shardings to each of others."""
+    rows, columns = ({s: i for i, s in enumerate(dict.fromkeys(some))} for some in (before, after))
+    count = math.prod(shape)
+    least = np.array([[_seconds(a, b, shape, count, dtype) for b in columns] for a in rows])
+    if len(rows) < len(before) or len(columns) < len(after):
+        return least[np.ix_([rows[s] for s in before], [columns[s] for s in after])]
+    return least
+
+
+def _seconds(source: Sharding, target: Sharding, shape: Shape, count: int, dtype: DType) -> float:
     if source is target:
         return 0.0
+    ways, order, target = _between(source, target)
+    if ways is not None:
+        found = ways.seconds(tuple([shape[dim] for dim in order]), count, dtype.itemsize)
+        if found is not None:
+            return found
+    return sum([step.time for step in move_steps(source, target, shape, dtype)])
+
+
+@lru_cache(maxsize=1 << 18)
+def _between(source: Sharding, target: Sharding) -> tuple[_Ways | None, tuple[int, ...], Sharding]:
+    """The ways of a move between blocks of whole axes, if it is one; its dims with those that have axes first; and the target
+    without axes over which it only becomes partial."""
     if target.partial and (not set(target.partial) <= set(source.partial) or source.reduction != target.reduction):
         same = source.reduction == target.reduction
         kept = tuple(axis for axis in target.partial if axis in source.partial) if same else ()
-        return move_seconds(source, target.replace(partial=kept).for_shape(shape), shape, dtype)
-    pattern, sizes = _pattern_of(source, target, shape)
-    if pattern is not None:
-        found = _ways(pattern).seconds(sizes, math.prod(shape), dtype.itemsize)
-        if found is not None:
-            return found
-    return sum(step.time for step in move_steps(source, target, shape, dtype))
-
-
-def move_matrix(before: Sequence[Sharding], after: Sequence[Sharding], shape: Shape, dtype: DType) -> NDArray[np.float64]:
-    """Seconds of the moves from each of some shardings to each of others."""
-    rows, columns = ({s: i for i, s in enumerate(dict.fromkeys(some))} for some in (before, after))
-    least = np.array([[move_seconds(a, b, shape, dtype) for b in columns] for a in rows])
-    return least[np.ix_([rows[s] for s in before], [columns[s] for s in after])]
-
-
-def _pattern_of(source: Sharding, target: Sharding, shape: Shape) -> tuple[_Pattern | None, Shape]:
-    """The pattern of a move between blocks of whole axes, if it is one, and the shape with the dims that have axes first."""
+        target = target.replace(partial=kept)
     mesh = source.mesh
     if mesh is not target.mesh or source.offsets or target.offsets or source.halo or target.halo:
-        return None, ()
+        return None, (), target
     if source.reduction == "average" and source.partial:  # travels in another dtype
-        return None, ()
+        return None, (), target
     sizes = mesh.sizes
-    for axis in (*source.axes, *target.axes):
-        if sizes.get(axis, 1) == 1:
-            return None, ()
-    pairs, dims, others = [], [], []
-    for n, before, after in zip(shape, source.dims, target.dims, strict=True):
-        if before or after:
-            pairs.append((before, after))
-            dims.append(n)
-        else:
-            others.append(n)
+    if any(sizes.get(axis, 1) == 1 for axis in (*source.axes, *target.axes)):
+        return None, (), target
+    pairs = [*zip(source.dims, target.dims, strict=True)]
+    split = [dim for dim, pair in enumerate(pairs) if any(pair)]
+    others = [dim for dim, pair in enumerate(pairs) if not any(pair)]
     reduction = source.reduction if source.partial else "sum"
-    pattern = _Pattern(mesh, tuple(pairs), source.partial, target.partial, reduction, bool(others))
-    return pattern, (*dims, *others)
+    moved = tuple(pairs[dim] for dim in split)
+    pattern = _Pattern(mesh, moved, source.partial, target.partial, reduction, bool(others))
+    return _ways(pattern), (*split, *others), target
