@@ -89,6 +89,7 @@ class Comparison:
 
     rows: tuple[Standing, ...]
     bound: float
+    limit: float  # bytes that a device may hold
 
     def __str__(self) -> str:
         head = ("placement", "time", "received", "held", "over the bound")
@@ -97,7 +98,7 @@ class Comparison:
                 row.name,
                 duration(row.time),
                 size(row.bytes),
-                size(row.memory),
+                size(row.memory) if row.memory <= self.limit else f"{size(row.memory)}, too much",
                 f"{row.time / self.bound:.3f} ×" if self.bound else "",
             )
             for row in self.rows

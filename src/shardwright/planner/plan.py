@@ -41,6 +41,11 @@ class Plan:
         """The names of the function's inputs."""
         return tuple(self._call.names)
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs, by name."""
+        return {name: node.type.shape for name, node in self._inputs.items()}
+
     @cached_property
     def places(self) -> dict[str, Sharding]:
         """Where each input lies, by name."""
@@ -115,7 +120,7 @@ class Plan:
     def compare(self, placements: Mapping[str, Any]) -> Comparison:
         """Placements written by hand, each a rule or a mapping from names, under the same prices, beside this plan.
 
-        What they say nothing of is placed as well as can be.
+        What they say nothing of is placed as well as can be. They may hold more than the plan may: the table says so.
         """
         rows = [Standing.of("planned", self.found)]
         for title, rules in placements.items():
@@ -125,8 +130,8 @@ class Plan:
                 if given is not None and given is not there:
                     name = self._search.names[node]
                     raise PlanError(f"{title}: {name!r} is fixed at {given.spec}, and the rules have {there.spec}.")
-            rows.append(Standing.of(title, self._search.best(fixed)))
-        return Comparison(tuple(rows), self.bound)
+            rows.append(Standing.of(title, self._search.unlimited.best(fixed)))
+        return Comparison(tuple(rows), self.bound, self._search.limit)
 
     def sjit(self) -> SJIT:
         """The planned program: arguments like those it was planned for run it, others are planned anew with the same
@@ -153,22 +158,18 @@ class Plan:
         return final
 
     def __str__(self) -> str:
-        lines = [f"{name}: {describe(s, self._inputs[name].type.shape, self._inputs[name].type.dtype)}" for name, s in self._folded()]
         gap = f", {100 * self.gap:.2g} % above the bound" if self.gap > 1e-6 else ", which is the bound"
-        return "\n".join(
-            [
-                *lines,
-                f"{duration(self.time)}{gap}; a device holds at most {size(self.memory)}",
-            ]
-        )
+        lines = [f"{name}: {text}{f' (× {count})' if count > 1 else ''}" for (name, text), count in self._folded().items()]
+        return "\n".join([*lines, f"{duration(self.time)}{gap}; a device holds at most {size(self.memory)}"])
 
-    def _folded(self) -> list[tuple[str, Sharding]]:
-        """Inputs, with those that differ only in numbers and lie alike once."""
-        found: dict[Any, tuple[str, Sharding]] = {}
+    def _folded(self) -> dict[tuple[str, str], int]:
+        """Inputs and where they lie, those that differ only in numbers once, with how many there are."""
+        found: dict[tuple[str, str], int] = {}
         for name, sharding in self.places.items():
-            shape = self._inputs[name].type.shape
-            found.setdefault((_pattern(name), sharding, shape), (name, sharding))
-        return [(name if len(found) == len(self.places) else re.sub(r"(^|/)\d+(?=/|$)", r"\1*", name), s) for name, s in found.values()]
+            kind = self._inputs[name].type
+            key = re.sub(r"(^|/)\d+(?=/|$)", r"\1*", name), describe(sharding, kind.shape, kind.dtype)
+            found[key] = found.get(key, 0) + 1
+        return found
 
 
 def auto(
@@ -199,6 +200,8 @@ def auto(
         raise PlanError(f"The overlap {overlap!r} is unknown. Use one of {', '.join(map(repr, OVERLAPS))}.")
     if not isinstance(mesh, Mesh):
         raise PlanError(f"auto(fn, mesh, *args) plans for a mesh; got {mesh!r} in its place.")
+    if hasattr(fn, "planned"):  # an imported model: its parameters come first
+        fn, args, _ = fn.planned(*args)
     jit = fn if isinstance(fn, SJIT) else sjit(fn, mesh=mesh)
     if jit.mesh is not None and jit.mesh != mesh:
         raise PlanError(f"The function is jitted for {jit.mesh}; it can't be planned for {mesh}.")

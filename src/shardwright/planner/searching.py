@@ -73,6 +73,11 @@ class Search:
         self.names = dict(zip(program.inputs, program.names, strict=True))
         self.hubs: Hubs = {}
 
+    @cached_property
+    def unlimited(self) -> "Search":
+        """The same without a limit of memory."""
+        return self if math.isinf(self.limit) else Search(self.program, self.fixed, self.outputs, math.inf)
+
     def _model(self, most: float) -> Model:
         return Builder(self.program, self.fixed, self.outputs, self.hubs, most).build()
 
