@@ -102,7 +102,7 @@ class Plan:
         """What proves the bound; its `check` recomputes every price and trusts nothing that the search made."""
         found, proof = self.found, self.found.solution.proof
         return Certificate(
-            found.program, found.fixed, tuple(found.outputs), found.hubs, found.limit, tuple(proof.steps), proof.tables,
+            found.program, found.fixed, tuple(found.outputs), found.hubs, found.exact, found.limit, tuple(proof.steps), proof.tables,
             proof.unit, proof.price, proof.budget, found.bound,
         )  # fmt: skip
 
