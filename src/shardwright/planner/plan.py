@@ -29,7 +29,9 @@ class Plan:
     Names are those of parameters, then the path inside: `params/layers/0/wo`.
     """
 
-    def __init__(self, function: Callable[..., Any], mesh: Mesh, call: TracedCall, search: Search, overlap: str) -> None:
+    def __init__(
+        self, function: Callable[..., Any], mesh: Mesh, call: TracedCall, search: Search, overlap: str
+    ) -> None:
         self.function, self.mesh, self.overlap = function, mesh, overlap
         self._call, self._search = call, search
         self.found: Found = search.best()
@@ -102,8 +104,8 @@ class Plan:
         """What proves the bound; its `check` recomputes every price and trusts nothing that the search made."""
         found, proof = self.found, self.found.solution.proof
         return Certificate(
-            found.program, found.fixed, tuple(found.outputs), found.hubs, found.exact, found.limit, tuple(proof.steps), proof.tables,
-            proof.unit, proof.price, proof.budget, found.bound,
+            found.program, found.fixed, tuple(found.outputs), found.hubs, found.exact, found.limit, tuple(proof.steps),
+            proof.tables, proof.unit, proof.price, proof.budget, found.bound,
         )  # fmt: skip
 
     # -- questions ----------------------------------------------------------------------------------------------------
@@ -136,7 +138,7 @@ class Plan:
     def sjit(self) -> SJIT:
         """The planned program: arguments like those it was planned for run it, others are planned anew with the same
         shardings where they have them."""
-        return sjit(self.function, mesh=self.mesh, placement=self._lowering)  # type: ignore[no-any-return]
+        return sjit(self.function, mesh=self.mesh, placement=self._lowering)
 
     def _lowering(self, program: Program, placed: Sequence[Any], outputs: Sequence[Any]) -> Program:
         mine = self._call.program
@@ -159,7 +161,9 @@ class Plan:
 
     def __str__(self) -> str:
         gap = f", {100 * self.gap:.2g} % above the bound" if self.gap > 1e-6 else ", which is the bound"
-        lines = [f"{name}: {text}{f' (× {count})' if count > 1 else ''}" for (name, text), count in self._folded().items()]
+        lines = [
+            f"{name}: {text}{f' (× {count})' if count > 1 else ''}" for (name, text), count in self._folded().items()
+        ]
         return "\n".join([*lines, f"{duration(self.time)}{gap}; a device holds at most {size(self.memory)}"])
 
     def _folded(self) -> dict[tuple[str, str], int]:
@@ -209,7 +213,11 @@ def auto(
     if not call.arrays:
         raise ProgramError(f"auto places the arrays that a function works on, and {jit.__name__} got none.")
     inputs = dict(zip(call.names, call.program.inputs, strict=True))
-    found = {node: s.for_shape(node.type.shape) for node, s in zip(inputs.values(), call.placed, strict=True) if s is not None}
+    found = {
+        node: s.for_shape(node.type.shape)
+        for node, s in zip(inputs.values(), call.placed, strict=True)
+        if s is not None
+    }
     for name, spec in (fixed or {}).items():
         node = _known(name, inputs)
         there = _sharding(spec, mesh, node, name)
@@ -225,7 +233,9 @@ def auto(
     return Plan(jit.function, mesh, call, Search(call.program, found, call.out_shardings, limit), overlap)
 
 
-def searched(program: Program, placed: Sequence[Sharding | None], outputs: Sequence[Sharding | None] | None = None) -> Program:
+def searched(
+    program: Program, placed: Sequence[Sharding | None], outputs: Sequence[Sharding | None] | None = None
+) -> Program:
     """A traced program with its best plan, its inputs as they are given; for `sjit(…, placement="search")`."""
     fixed = {n: s.for_shape(n.type.shape) for n, s in zip(program.inputs, placed, strict=True) if s is not None}
     wanted = outputs or [None] * len(program.outputs)
@@ -313,7 +323,9 @@ def rules_of(specs: Mapping[str, P]) -> list[tuple[str, P]]:
         for name, spec in some.items():
             if spec != usual:
                 head, _, rest = name.partition("/")
-                exact = f"^({re.escape(head)}/){'?' if alone else ''}{re.escape(rest)}$" if rest else f"^{re.escape(head)}$"
+                exact = (
+                    f"^({re.escape(head)}/){'?' if alone else ''}{re.escape(rest)}$" if rest else f"^{re.escape(head)}$"
+                )
                 found.append((exact, spec))
         found.append((shown, usual))
     return found

@@ -70,7 +70,9 @@ class Found:
 class Search:
     """Looks for the best plans of one program: of all, and of those with one thing more fixed."""
 
-    def __init__(self, program: Program, fixed: Mapping[Node, Sharding], outputs: Sequence[Sharding | None], limit: float) -> None:
+    def __init__(
+        self, program: Program, fixed: Mapping[Node, Sharding], outputs: Sequence[Sharding | None], limit: float
+    ) -> None:
         self.program, self.fixed, self.outputs, self.limit = program, dict(fixed), outputs, limit
         self.names = dict(zip(program.inputs, program.names, strict=True))
         self.hubs: Hubs = {}
@@ -114,12 +116,21 @@ class Search:
             solution = Solver(model, [self._only(model, node, there) for node, there in more.items()]).solve(budget)
             if solution is None:
                 return None
-            unpriced = {move for move in moves_of(model, solution.choice) if move not in self.exact and not is_exact(*move)}
+            unpriced = {
+                move for move in moves_of(model, solution.choice) if move not in self.exact and not is_exact(*move)
+            }
             again = {} if unpriced else counted_twice(model, solution.choice, self.hubs)
             if not unpriced and not again:
                 fixed = {**self.fixed, **more}
                 return Found(
-                    self.program, fixed, self.outputs, self.limit, model, dict(self.hubs), frozenset(self.exact), solution
+                    self.program,
+                    fixed,
+                    self.outputs,
+                    self.limit,
+                    model,
+                    dict(self.hubs),
+                    frozenset(self.exact),
+                    solution,
                 )
             self.exact |= unpriced
             self.hubs.update(again)
@@ -155,7 +166,10 @@ class Search:
         least = Found(self.program, fixed, self.outputs, self.limit, model, {}, frozenset(), solution)
         peak = least.explanation
         largest = sorted(
-            ((some[choice[v]], self.names.get(model.variables[v].node, "a constant")) for v, some in model.held.items()),
+            (
+                (some[choice[v]], self.names.get(model.variables[v].node, "a constant"))
+                for v, some in model.held.items()
+            ),
             reverse=True,
         )
         held = ", ".join(f"{name} {size(count)}" for count, name in largest[:3])
