@@ -10,7 +10,7 @@ from shardwright.planner.deciding import Hubs, counted_twice, decision_of
 from shardwright.planner.model import Builder, Model
 from shardwright.planner.solving import Solution, Solver
 from shardwright.program import Explanation, explained
-from shardwright.program.node import Node, Program
+from shardwright.program.node import Control, Node, Program
 from shardwright.program.planned import Decision, partition_by
 from shardwright.program.rows import size
 from shardwright.sharding import Sharding
@@ -87,6 +87,8 @@ class Search:
 
     def best(self, more: Mapping[Node, Sharding] | None = None) -> Found:
         """The best plan, perhaps with more inputs fixed."""
+        if more and not self._has(more):
+            return Search(self.program, {**self.fixed, **more}, self.outputs, self.limit).best()
         budget = self.limit
         for _ in range(ROUNDS):
             found = self._solved(more or {}, budget)
@@ -99,6 +101,14 @@ class Search:
             if budget < sum(min(some) for some in self.model.held.values()):
                 raise self._nothing_fits(more or {})
         raise self._nothing_fits(more or {})
+
+    def _has(self, more: Mapping[Node, Sharding]) -> bool:
+        """Whether the model has inputs at some places: no sub-axes or orders of axes that only users write; and nothing in it
+        depends on where inputs are fixed, as loops do."""
+        model = self.model
+        return not any(isinstance(node.what, Control) for node in self.program.nodes) and all(
+            any(option is there for option in model.variables[model.inputs[node]].options) for node, there in more.items()
+        )
 
     def _solved(self, more: Mapping[Node, Sharding], budget: float) -> Found | None:
         while True:
