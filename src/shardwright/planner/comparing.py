@@ -69,18 +69,19 @@ def _step(row: object) -> str:
 
 @dataclass(frozen=True)
 class Standing:
-    """One placement: its seconds, the bytes that a device receives, the most that it holds."""
+    """One placement: its seconds, the bytes that a device receives, the most that it holds, and whether that is allowed."""
 
     name: str
     time: float
     bytes: int
     memory: int
+    fits: bool = True
 
     @classmethod
-    def of(cls, name: str, found: Found) -> "Standing":
+    def of(cls, name: str, found: Found, fits: bool = True) -> "Standing":
         """Of a plan."""
         explanation = found.explanation
-        return cls(name, found.time, explanation.total_bytes, explanation.peak_bytes)
+        return cls(name, found.time, explanation.total_bytes, explanation.peak_bytes, fits)
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Comparison:
                 row.name,
                 duration(row.time),
                 size(row.bytes),
-                size(row.memory),
+                f"{size(row.memory)}{'' if row.fits else ' (too much)'}",
                 f"{row.time / self.bound:.3f} ×" if self.bound else "",
             )
             for row in self.rows

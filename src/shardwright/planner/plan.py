@@ -1,8 +1,10 @@
 """`auto` and `Plan`: the best placement of a function's arguments and of all that is computed from them, with its proof."""
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 from shardwright.errors import PlanError, ProgramError, ShardingError
@@ -21,6 +23,7 @@ from shardwright.sharding import P, Sharding, describe
 from shardwright.trees import unflatten
 
 OVERLAPS = ("none", "ideal")
+MOST_NAMES = 20  # that an error lists
 
 
 class Plan:
@@ -59,9 +62,18 @@ class Plan:
         args, _ = unflatten(self._call.structure, found)
         return args
 
-    def rules(self) -> TreePathShardingRule:
-        """A rule that gives every input where it lies here: for `auto`, for `sjit` and for the trees of single arguments."""
-        return TreePathShardingRule(*rules_of({name: s.spec for name, s in self.places.items()}))
+    def rules(self, parameter: str | None = None) -> TreePathShardingRule:
+        """A rule that gives every input its place in this plan: for `auto` and `sjit`; of one parameter for its tree alone.
+
+        A pattern that matches no leaf is an error, so the rule of all inputs does not fit the tree of one parameter:
+        write `match_sharding_rule(plan.rules("params"), params, mesh)`.
+        """
+        heads = list(dict.fromkeys(name.partition("/")[0] for name in self.places))
+        if parameter is not None and parameter not in heads:
+            raise PlanError(f"The function has no parameter {parameter!r} with arrays. It has {', '.join(map(repr, heads))}.")
+        wanted = heads if parameter is None else [parameter]
+        places = {name: s.spec for name, s in self.places.items() if name.partition("/")[0] in wanted}
+        return TreePathShardingRule(*rules_of(places))
 
     def explain(self) -> Explanation:
         """What the planned program does: every step, what it moves and holds."""
@@ -115,7 +127,7 @@ class Plan:
     def compare(self, placements: Mapping[str, Any]) -> Comparison:
         """Placements written by hand, each a rule or a mapping from names, under the same prices, beside this plan.
 
-        What they say nothing of is placed as well as can be.
+        What they say nothing of is placed as well as can be. A placement that needs more memory than there is has a row too.
         """
         rows = [Standing.of("planned", self.found)]
         for title, rules in placements.items():
@@ -125,8 +137,18 @@ class Plan:
                 if given is not None and given is not there:
                     name = self._search.names[node]
                     raise PlanError(f"{title}: {name!r} is fixed at {given.spec}, and the rules have {there.spec}.")
-            rows.append(Standing.of(title, self._search.best(fixed)))
+            rows.append(self._standing(title, fixed))
         return Comparison(tuple(rows), self.bound)
+
+    def _standing(self, title: str, fixed: dict[Node, Sharding]) -> Standing:
+        search = self._search
+        try:
+            return Standing.of(title, search.best(fixed))
+        except PlanError as error:
+            if error.least is None:
+                raise
+        unlimited = Search(search.program, {**search.fixed, **fixed}, search.outputs, math.inf)
+        return Standing.of(title, unlimited.best(), fits=False)
 
     def sjit(self) -> SJIT:
         """The planned program: arguments like those it was planned for run it, others are planned anew with the same
@@ -153,7 +175,7 @@ class Plan:
         return final
 
     def __str__(self) -> str:
-        lines = [f"{name}: {describe(s, self._inputs[name].type.shape, self._inputs[name].type.dtype)}" for name, s in self._folded()]
+        lines = [f"{title}: {described}" for title, described in self._folded()]
         gap = f", {100 * self.gap:.2g} % above the bound" if self.gap > 1e-6 else ", which is the bound"
         return "\n".join(
             [
@@ -162,13 +184,16 @@ class Plan:
             ]
         )
 
-    def _folded(self) -> list[tuple[str, Sharding]]:
-        """Inputs, with those that differ only in numbers and lie alike once."""
-        found: dict[Any, tuple[str, Sharding]] = {}
+    def _folded(self) -> list[tuple[str, str]]:
+        """Inputs and where they lie; those that differ only in numbers and lie alike are one line."""
+        groups: dict[Any, list[str]] = {}
         for name, sharding in self.places.items():
-            shape = self._inputs[name].type.shape
-            found.setdefault((_pattern(name), sharding, shape), (name, sharding))
-        return [(name if len(found) == len(self.places) else re.sub(r"(^|/)\d+(?=/|$)", r"\1*", name), s) for name, s in found.values()]
+            kind = self._inputs[name].type
+            groups.setdefault((_pattern(name), describe(sharding, kind.shape, kind.dtype)), []).append(name)
+        return [
+            (names[0] if len(names) == 1 else re.sub(r"(?<=/)\d+(?=/|$)", "*", names[0]), described)
+            for (_, described), names in groups.items()
+        ]
 
 
 def auto(
@@ -199,6 +224,8 @@ def auto(
         raise PlanError(f"The overlap {overlap!r} is unknown. Use one of {', '.join(map(repr, OVERLAPS))}.")
     if not isinstance(mesh, Mesh):
         raise PlanError(f"auto(fn, mesh, *args) plans for a mesh; got {mesh!r} in its place.")
+    if memory is not None and (not isinstance(memory, Real) or not memory > 0):
+        raise PlanError(f"memory is how many bytes a device may hold, a positive number such as 80e9; got {memory!r}.")
     jit = fn if isinstance(fn, SJIT) else sjit(fn, mesh=mesh)
     if jit.mesh is not None and jit.mesh != mesh:
         raise PlanError(f"The function is jitted for {jit.mesh}; it can't be planned for {mesh}.")
@@ -237,10 +264,15 @@ PLACEMENTS["search"] = searched
 
 def _known(name: str, inputs: Mapping[str, Node]) -> Node:
     if name not in inputs:
-        names = list(inputs)
-        shown = ", ".join(map(repr, names[:20])) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-        raise PlanError(f"The function has no input {name!r}. Its inputs are {shown}.")
+        raise PlanError(f"The function has no input {name!r}. Its inputs are {_listed(inputs)}.")
     return inputs[name]
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names in words, of many the first."""
+    first, *more = [repr(name) for name in names]
+    shown = [first, *more[: MOST_NAMES - 1]]
+    return ", ".join(shown) + (f" and {len(more) + 1 - MOST_NAMES} more" if len(more) >= MOST_NAMES else "")
 
 
 def _sharding(spec: Any, mesh: Mesh, node: Node, name: str) -> Sharding:
@@ -263,9 +295,9 @@ def _by_rules(rules: Any, inputs: Mapping[str, Node], mesh: Mesh) -> dict[Node, 
         raise PlanError(f"Rules are a sharding rule, or a mapping from names to P(…); got {rules!r}.")
     names = [name for name in inputs if rules.matches(name)]
     if not names:
-        rules.check(list(inputs))
+        raise PlanError(f"The rules match no input. The inputs are {_listed(inputs)}; the rules are {rules!r}.")
     leaves = [_Leaf(inputs[name]) for name in names]
-    specs = rules.specs_of(names, leaves, mesh) if names else []
+    specs = rules.specs_of(names, leaves, mesh)
     return {
         inputs[name]: _sharding(spec, mesh, inputs[name], name)
         for name, spec in zip(names, specs, strict=True)

@@ -89,18 +89,20 @@ class Search:
         """The best plan, perhaps with more inputs fixed."""
         if more and not self._has(more):
             return Search(self.program, {**self.fixed, **more}, self.outputs, self.limit).best()
-        budget = self.limit
+        budget, tried = self.limit, None  # the plan that holds least so far
         for _ in range(ROUNDS):
             found = self._solved(more or {}, budget)
             if found is None:
-                raise self._nothing_fits(more or {})
+                break
             if self._surely_fits(found) or found.explanation.peak_bytes <= self.limit:
                 return found
             excess = found.explanation.peak_bytes - self.limit
             budget = min(budget, found.solution.held) - excess
+            if tried is None or found.explanation.peak_bytes < tried.explanation.peak_bytes:
+                tried = found
             if budget < sum(min(some) for some in self.model.held.values()):
-                raise self._nothing_fits(more or {})
-        raise self._nothing_fits(more or {})
+                break
+        raise self._nothing_fits(more or {}, tried)
 
     def _has(self, more: Mapping[Node, Sharding]) -> bool:
         """Whether the model has inputs at some places: no sub-axes or orders of axes that only users write; and nothing in it
@@ -143,14 +145,16 @@ class Search:
                 return False
         return True
 
-    def _nothing_fits(self, more: Mapping[Node, Sharding]) -> PlanError:
-        """What the least is that a device must hold, and what holds it."""
+    def _nothing_fits(self, more: Mapping[Node, Sharding], tried: Found | None) -> PlanError:
+        """What the least is that a device must hold, as far as is known, and what holds it."""
         model = self._model(math.inf)
         solver = Solver(model, [self._only(model, node, there) for node, there in more.items()])
         choice = solver.least_held()
         fixed = {**self.fixed, **more}
         solution = Solution(choice, 0.0, 0.0, solver.held(choice), None)  # type: ignore[arg-type]
         least = Found(self.program, fixed, self.outputs, self.limit, model, {}, solution)
+        if tried is not None and tried.explanation.peak_bytes < least.explanation.peak_bytes:
+            least, choice, model = tried, tried.solution.choice, tried.model
         peak = least.explanation
         largest = sorted(
             ((some[choice[v]], self.names.get(model.variables[v].node, "a constant")) for v, some in model.held.items()),
@@ -159,7 +163,7 @@ class Search:
         held = ", ".join(f"{name} {size(count)}" for count, name in largest[:3])
         return PlanError(
             f"No plan fits {size(self.limit)} a device: the least found holds {size(peak.peak_bytes)}, of it "
-            f"{size(solution.held)} of inputs split as far as they go ({held}); most is held at "
+            f"{size(least.solution.held)} of inputs ({held}); most is held at "
             f"{peak.use.step or 'the start'}. Use more devices, a smaller batch, or a chip with more memory.",
             peak.peak_bytes,
         )

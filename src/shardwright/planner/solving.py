@@ -19,6 +19,8 @@ from shardwright.planner.remaining import Result, Step, finished
 
 ROUNDS = 40  # of looking for the price of memory
 CLOSE = 1e-4  # a gap below which nothing more is tried
+FAR = 1e-2  # a gap above which prices that differ more are tried
+SPREADS = (1, 4, 64)  # how far apart the two prices are: moves between layers of different placements must pay
 
 
 @dataclass
@@ -134,8 +136,9 @@ class Solver:
                 high = price
             else:
                 low = price
-        if best[0] > bound * (1 + CLOSE):
-            best = self._mixed(budget, low, high, best)
+        for spread in SPREADS:
+            if best[0] > bound * (1 + (CLOSE if spread == 1 else FAR)):
+                best = self._mixed(budget, low / spread, high * spread, best)
         return self._solution(solved(at, 0.0), best[1], at, budget)
 
     def _mixed(self, budget: float, low: float, high: float, best: tuple[float, list[int]]) -> tuple[float, list[int]]:
