@@ -30,7 +30,7 @@ from shardwright.plan.operation import (
     scalar_side,
     scales_safely,
 )
-from shardwright.plan.patterns import move_matrix, move_seconds
+from shardwright.plan.patterns import is_exact, move_matrix, move_seconds
 from shardwright.plan.problem import Problem, work_of
 from shardwright.plan.reshard import (
     Cost,
@@ -97,6 +97,7 @@ __all__ = [
     "gathered_dims",
     "group_of",
     "homes",
+    "is_exact",
     "local_shapes",
     "lower_bound",
     "make_plan",

@@ -7,7 +7,7 @@ priced one by one. Either way the price is that of `move_steps`.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -73,19 +73,20 @@ class _Ways:
         self._far: list[_Way] | None = None
         first = list(self.change.grown(self.change.settled)) if self.change.reduced else []
         self._direct = self._way(first, self._exchange())
-        self._known: dict[tuple[Shape, int], float | None] = {}
+        self._known: dict[tuple[Shape, int], tuple[float, bool]] = {}
 
-    def seconds(self, shape: Shape, count: int, itemsize: int) -> float | None:
-        """Seconds for a tensor of so many elements; None if blocks are not equal. In its shape dims with axes come first."""
+    def seconds(self, shape: Shape, count: int, itemsize: int) -> tuple[float, bool]:
+        """Seconds for a tensor of so many elements, and whether that is its price rather than less; NaN if nothing is known.
+        In its shape dims with axes come first."""
         key = (shape, count * itemsize)
         if key not in self._known:
             self._known[key] = self._seconds(shape, count, itemsize)
         return self._known[key]
 
-    def _seconds(self, shape: Shape, count: int, itemsize: int) -> float | None:
+    def _seconds(self, shape: Shape, count: int, itemsize: int) -> tuple[float, bool]:
         size, ways = count * itemsize, [*self._near]
         if not self._direct.is_even(shape, count):
-            return None
+            return math.nan, False
         best = self._direct.seconds(size)
         if not ways and (self.change.reduced or best > self._least(size)):
             if self._far is None:
@@ -95,10 +96,8 @@ class _Ways:
             ways = [way for way in ways if way.exists(shape)]
         even = [way.is_even(shape, count) for way in ways]
         best = min([best, *[way.seconds(size) for way, is_even in zip(ways, even, strict=True) if is_even]])
-        for way, is_even in zip(ways, even, strict=True):
-            if not is_even and way.at_least(shape, size) <= best:
-                return None
-        return best
+        least = min([way.at_least(shape, size) for way, is_even in zip(ways, even, strict=True) if not is_even], default=best)
+        return (least, False) if least < best else (best, True)
 
     def _ways(self, further: bool) -> Iterator[_Way]:
         change = self.change
@@ -199,30 +198,59 @@ def move_seconds(source: Sharding, target: Sharding, shape: Shape, dtype: DType)
     >>> move_seconds(here, there, (8, 8), f4) == sum(step.time for step in move_steps(here, there, (8, 8), f4))
     True
     """
-    return _seconds(source, target, shape, math.prod(shape), dtype)
+    if source is target:
+        return 0.0
+    found, exact = _priced(source, target, shape, math.prod(shape), dtype)
+    return found if exact else _stepped(source, target, shape, dtype)
+
+
+def is_exact(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> bool:
+    """Whether a move's entry in a matrix is its price, without being asked for."""
+    if source is target:
+        return True
+    found, exact = _priced(source, target, shape, math.prod(shape), dtype)
+    return exact or math.isnan(found)
 
 
 def move_matrix(
-    before: Sequence[Sharding], after: Sequence[Sharding], shape: Shape, dtype: DType
+    before: Sequence[Sharding],
+    after: Sequence[Sharding],
+    shape: Shape,
+    dtype: DType,
+    exact: "Container[tuple[Sharding, Sharding, Shape, DType]]" = (),
 ) -> NDArray[np.float64]:
-    """Seconds of the moves from each of some shardings to each of others."""
+    """Seconds of the moves from each of some shardings to each of others.
+
+    Few moves lead over blocks that become unequal on the way, and fewer of them are worth it. They cost most to price, so
+    unless they are among the `exact` they count with what they take at least.
+    """
     rows, columns = ({s: i for i, s in enumerate(dict.fromkeys(some))} for some in (before, after))
     count = math.prod(shape)
-    least = np.array([[_seconds(a, b, shape, count, dtype) for b in columns] for a in rows])
+    least = np.zeros((len(rows), len(columns)))
+    for i, a in enumerate(rows):
+        for j, b in enumerate(columns):
+            if a is not b:
+                found, known = _priced(a, b, shape, count, dtype)
+                if found != found or (not known and (a, b, shape, dtype) in exact):
+                    found = _stepped(a, b, shape, dtype)
+                least[i, j] = found
     if len(rows) < len(before) or len(columns) < len(after):
         return least[np.ix_([rows[s] for s in before], [columns[s] for s in after])]
     return least
 
 
-def _seconds(source: Sharding, target: Sharding, shape: Shape, count: int, dtype: DType) -> float:
-    if source is target:
-        return 0.0
-    ways, order, target = _between(source, target)
-    if ways is not None:
-        found = ways.seconds(tuple([shape[dim] for dim in order]), count, dtype.itemsize)
-        if found is not None:
-            return found
-    return sum([step.time for step in move_steps(source, target, shape, dtype)])
+def _priced(source: Sharding, target: Sharding, shape: Shape, count: int, dtype: DType) -> tuple[float, bool]:
+    """Seconds by pattern, and whether that is the price rather than less; NaN if nothing is known."""
+    ways, order, _ = _between(source, target)
+    if ways is None:
+        return math.nan, False
+    return ways.seconds(tuple([shape[dim] for dim in order]), count, dtype.itemsize)
+
+
+@lru_cache(maxsize=1 << 16)
+def _stepped(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> float:
+    """Seconds by the steps themselves."""
+    return sum([step.time for step in move_steps(source, _between(source, target)[2], shape, dtype)])
 
 
 @lru_cache(maxsize=1 << 18)

@@ -11,7 +11,7 @@ counts with its least entry.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,7 @@ class Certificate:
     fixed: Mapping[Node, Sharding]
     outputs: Sequence[Sharding | None]
     hubs: Mapping[tuple[Node, int], Sequence[tuple[Node, int]]]  # places for some readers of a value
+    exact: Container[Any]  # moves over unequal blocks that count with their price; others with what they take at least
     limit: float  # bytes that a device holds at most of a step's operands and results, beside the smallest inputs
     steps: Sequence[Any]
     tables: Mapping[int, Table]  # in units
@@ -257,7 +258,7 @@ class _Costs:
         key = ("move", id(value[1]), id(where), node.type.shape, node.type.dtype)
         if key not in self.tables:
             self._kinds[key] = value[1], where  # so that their identities stay theirs
-            self.tables[key] = move_matrix(value[1], where, node.type.shape, node.type.dtype) / self.about.unit
+            self.tables[key] = move_matrix(value[1], where, node.type.shape, node.type.dtype, self.about.exact) / self.about.unit
         self.factors.append(((value[0], variable), key))
 
 

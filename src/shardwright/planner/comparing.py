@@ -69,19 +69,18 @@ def _step(row: object) -> str:
 
 @dataclass(frozen=True)
 class Standing:
-    """One placement: its seconds, the bytes that a device receives, the most that it holds, and whether that is allowed."""
+    """One placement: its seconds, the bytes that a device receives, the most that it holds."""
 
     name: str
     time: float
     bytes: int
     memory: int
-    fits: bool = True
 
     @classmethod
-    def of(cls, name: str, found: Found, fits: bool = True) -> "Standing":
+    def of(cls, name: str, found: Found) -> "Standing":
         """Of a plan."""
         explanation = found.explanation
-        return cls(name, found.time, explanation.total_bytes, explanation.peak_bytes, fits)
+        return cls(name, found.time, explanation.total_bytes, explanation.peak_bytes)
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,7 @@ class Comparison:
 
     rows: tuple[Standing, ...]
     bound: float
+    limit: float  # bytes that a device may hold
 
     def __str__(self) -> str:
         head = ("placement", "time", "received", "held", "over the bound")
@@ -98,7 +98,7 @@ class Comparison:
                 row.name,
                 duration(row.time),
                 size(row.bytes),
-                f"{size(row.memory)}{'' if row.fits else ' (too much)'}",
+                size(row.memory) if row.memory <= self.limit else f"{size(row.memory)}, too much",
                 f"{row.time / self.bound:.3f} ×" if self.bound else "",
             )
             for row in self.rows

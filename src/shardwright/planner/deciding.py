@@ -1,6 +1,7 @@
 """From a choice of options to a decision that a partitioner follows, and what it finds wanting in the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from shardwright.plan import Option
 from shardwright.planner.model import Model
@@ -35,6 +36,17 @@ def decision_of(model: Model, choice: Sequence[int], hubs: Mapping[tuple[Node, i
         place: Sharding | None = None if output is None else model.variables[output].options[choice[output]]
         decision.outputs.append(place)
     return decision
+
+
+Moved = tuple[Sharding, Sharding, tuple[int, ...], Any]  # from where, to where, shape and dtype
+
+
+def moves_of(model: Model, choice: Sequence[int]) -> Iterator[Moved]:
+    """Every move of a choice."""
+    for (before, after, node, at), where in zip(model.edges, model.wheres, strict=True):
+        here, there = where[0][choice[before]], where[1][choice[after]]
+        if here is not there:
+            yield here, there, node.type.shape, node.type.dtype
 
 
 def counted_twice(model: Model, choice: Sequence[int], known: Hubs) -> Hubs:

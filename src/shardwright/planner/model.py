@@ -5,7 +5,7 @@ says what is chosen from. The cost of a choice is what `explain` shows of the pr
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -53,12 +53,14 @@ class Model:
     inputs: dict[Node, int] = field(default_factory=dict)
     held: dict[int, list[int]] = field(default_factory=dict)  # of inputs and constants: the bytes of each option
     edges: list[tuple[int, int, Node, int]] = field(default_factory=list)  # from, to, the value, the operand's number
+    wheres: list[tuple[Shardings, Shardings]] = field(default_factory=list)  # of edges: where each option has the value
 
 
 class Builder:
     """Makes the model of a program whose inputs, and perhaps outputs, have shardings or are open.
 
-    `most` is the largest number of bytes that a device may hold of one step's operands and results.
+    `most` is the largest number of bytes that a device may hold of one step's operands and results; `exact` has the moves that
+    must be priced exactly even if that takes long.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class Builder:
         outputs: Sequence[Sharding | None],
         hubs: Mapping[tuple[Node, int], Sequence[tuple[Node, int]]],
         most: float = math.inf,
+        exact: Container[Any] = (),
     ) -> None:
+        self.exact = exact
         self.program, self.mesh, self.fixed, self.wanted, self.most = program, program.mesh, fixed, outputs, most
         self.more_hubs = hubs
         self.reads = program.reads
@@ -259,12 +263,13 @@ class Builder:
         table = self._moved(value.where, where, kind.shape, kind.dtype)
         self.model.factors.append(((value.variable, number), table))
         self.model.edges.append((value.variable, number, node, at))
+        self.model.wheres.append((value.where, where))
 
     def _moved(self, before: Shardings, after: Shardings, shape: tuple[int, ...], dtype: Any) -> int:
         key = (self._listed(before), self._listed(after), shape, dtype)
         found = self._moves.get(key)
         if found is None:
-            found = self._moves[key] = self.model.tables.seconds(move_matrix(before, after, shape, dtype))
+            found = self._moves[key] = self.model.tables.seconds(move_matrix(before, after, shape, dtype, self.exact))
         return found
 
     def _listed(self, where: Shardings) -> int:

@@ -1,6 +1,5 @@
 """`auto` and `Plan`: the best placement of a function's arguments and of all that is computed from them, with its proof."""
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -32,7 +31,9 @@ class Plan:
     Names are those of parameters, then the path inside: `params/layers/0/wo`.
     """
 
-    def __init__(self, function: Callable[..., Any], mesh: Mesh, call: TracedCall, search: Search, overlap: str) -> None:
+    def __init__(
+        self, function: Callable[..., Any], mesh: Mesh, call: TracedCall, search: Search, overlap: str
+    ) -> None:
         self.function, self.mesh, self.overlap = function, mesh, overlap
         self._call, self._search = call, search
         self.found: Found = search.best()
@@ -43,6 +44,11 @@ class Plan:
     def names(self) -> tuple[str, ...]:
         """The names of the function's inputs."""
         return tuple(self._call.names)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs, by name."""
+        return {name: node.type.shape for name, node in self._inputs.items()}
 
     @cached_property
     def places(self) -> dict[str, Sharding]:
@@ -70,7 +76,9 @@ class Plan:
         """
         heads = list(dict.fromkeys(name.partition("/")[0] for name in self.places))
         if parameter is not None and parameter not in heads:
-            raise PlanError(f"The function has no parameter {parameter!r} with arrays. It has {', '.join(map(repr, heads))}.")
+            raise PlanError(
+                f"The function has no parameter {parameter!r} with arrays. It has {', '.join(map(repr, heads))}."
+            )
         wanted = heads if parameter is None else [parameter]
         places = {name: s.spec for name, s in self.places.items() if name.partition("/")[0] in wanted}
         return TreePathShardingRule(*rules_of(places))
@@ -109,7 +117,7 @@ class Plan:
         """What proves the bound; its `check` recomputes every price and trusts nothing that the search made."""
         found, proof = self.found, self.found.solution.proof
         return Certificate(
-            found.program, found.fixed, tuple(found.outputs), found.hubs, found.limit, tuple(proof.steps), proof.tables,
+            found.program, found.fixed, tuple(found.outputs), found.hubs, found.exact, found.limit, tuple(proof.steps), proof.tables,
             proof.unit, proof.price, proof.budget, found.bound,
         )  # fmt: skip
 
@@ -127,7 +135,7 @@ class Plan:
     def compare(self, placements: Mapping[str, Any]) -> Comparison:
         """Placements written by hand, each a rule or a mapping from names, under the same prices, beside this plan.
 
-        What they say nothing of is placed as well as can be. A placement that needs more memory than there is has a row too.
+        What they say nothing of is placed as well as can be. They may hold more than the plan may: the table says so.
         """
         rows = [Standing.of("planned", self.found)]
         for title, rules in placements.items():
@@ -137,18 +145,8 @@ class Plan:
                 if given is not None and given is not there:
                     name = self._search.names[node]
                     raise PlanError(f"{title}: {name!r} is fixed at {given.spec}, and the rules have {there.spec}.")
-            rows.append(self._standing(title, fixed))
-        return Comparison(tuple(rows), self.bound)
-
-    def _standing(self, title: str, fixed: dict[Node, Sharding]) -> Standing:
-        search = self._search
-        try:
-            return Standing.of(title, search.best(fixed))
-        except PlanError as error:
-            if error.least is None:
-                raise
-        unlimited = Search(search.program, {**search.fixed, **fixed}, search.outputs, math.inf)
-        return Standing.of(title, unlimited.best(), fits=False)
+            rows.append(Standing.of(title, self._search.unlimited.best(fixed)))
+        return Comparison(tuple(rows), self.bound, self._search.limit)
 
     def sjit(self) -> SJIT:
         """The planned program: arguments like those it was planned for run it, others are planned anew with the same
@@ -175,25 +173,20 @@ class Plan:
         return final
 
     def __str__(self) -> str:
-        lines = [f"{title}: {described}" for title, described in self._folded()]
         gap = f", {100 * self.gap:.2g} % above the bound" if self.gap > 1e-6 else ", which is the bound"
-        return "\n".join(
-            [
-                *lines,
-                f"{duration(self.time)}{gap}; a device holds at most {size(self.memory)}",
-            ]
-        )
+        lines = [
+            f"{name}: {text}{f' (× {count})' if count > 1 else ''}" for (name, text), count in self._folded().items()
+        ]
+        return "\n".join([*lines, f"{duration(self.time)}{gap}; a device holds at most {size(self.memory)}"])
 
-    def _folded(self) -> list[tuple[str, str]]:
-        """Inputs and where they lie; those that differ only in numbers and lie alike are one line."""
-        groups: dict[Any, list[str]] = {}
+    def _folded(self) -> dict[tuple[str, str], int]:
+        """Inputs and where they lie, those that differ only in numbers once, with how many there are."""
+        found: dict[tuple[str, str], int] = {}
         for name, sharding in self.places.items():
             kind = self._inputs[name].type
-            groups.setdefault((_pattern(name), describe(sharding, kind.shape, kind.dtype)), []).append(name)
-        return [
-            (names[0] if len(names) == 1 else re.sub(r"(?<=/)\d+(?=/|$)", "*", names[0]), described)
-            for (_, described), names in groups.items()
-        ]
+            key = re.sub(r"(^|/)\d+(?=/|$)", r"\1*", name), describe(sharding, kind.shape, kind.dtype)
+            found[key] = found.get(key, 0) + 1
+        return found
 
 
 def auto(
@@ -226,6 +219,8 @@ def auto(
         raise PlanError(f"auto(fn, mesh, *args) plans for a mesh; got {mesh!r} in its place.")
     if memory is not None and (not isinstance(memory, Real) or not memory > 0):
         raise PlanError(f"memory is how many bytes a device may hold, a positive number such as 80e9; got {memory!r}.")
+    if hasattr(fn, "planned"):  # an imported model: its parameters come first
+        fn, args, _ = fn.planned(*args)
     jit = fn if isinstance(fn, SJIT) else sjit(fn, mesh=mesh)
     if jit.mesh is not None and jit.mesh != mesh:
         raise PlanError(f"The function is jitted for {jit.mesh}; it can't be planned for {mesh}.")
@@ -233,7 +228,11 @@ def auto(
     if not call.arrays:
         raise ProgramError(f"auto places the arrays that a function works on, and {jit.__name__} got none.")
     inputs = dict(zip(call.names, call.program.inputs, strict=True))
-    found = {node: s.for_shape(node.type.shape) for node, s in zip(inputs.values(), call.placed, strict=True) if s is not None}
+    found = {
+        node: s.for_shape(node.type.shape)
+        for node, s in zip(inputs.values(), call.placed, strict=True)
+        if s is not None
+    }
     for name, spec in (fixed or {}).items():
         node = _known(name, inputs)
         there = _sharding(spec, mesh, node, name)
@@ -249,7 +248,9 @@ def auto(
     return Plan(jit.function, mesh, call, Search(call.program, found, call.out_shardings, limit), overlap)
 
 
-def searched(program: Program, placed: Sequence[Sharding | None], outputs: Sequence[Sharding | None] | None = None) -> Program:
+def searched(
+    program: Program, placed: Sequence[Sharding | None], outputs: Sequence[Sharding | None] | None = None
+) -> Program:
     """A traced program with its best plan, its inputs as they are given; for `sjit(…, placement="search")`."""
     fixed = {n: s.for_shape(n.type.shape) for n, s in zip(program.inputs, placed, strict=True) if s is not None}
     wanted = outputs or [None] * len(program.outputs)
@@ -342,7 +343,9 @@ def rules_of(specs: Mapping[str, P]) -> list[tuple[str, P]]:
         for name, spec in some.items():
             if spec != usual:
                 head, _, rest = name.partition("/")
-                exact = f"^({re.escape(head)}/){'?' if alone else ''}{re.escape(rest)}$" if rest else f"^{re.escape(head)}$"
+                exact = (
+                    f"^({re.escape(head)}/){'?' if alone else ''}{re.escape(rest)}$" if rest else f"^{re.escape(head)}$"
+                )
                 found.append((exact, spec))
         found.append((shown, usual))
     return found

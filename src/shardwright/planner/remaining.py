@@ -166,10 +166,16 @@ class _Branching:
                 own.append((line, n))
                 line += n
             owners.append((scope, own))
-        matrix = coo((np.concatenate(weights), (np.concatenate(rows), np.concatenate(columns))), shape=(line, count)).tocsc()
+        matrix = coo(
+            (np.concatenate(weights), (np.concatenate(rows), np.concatenate(columns))), shape=(line, count)
+        ).tocsc()
         limits = np.concatenate(upper)
         solved = highs(
-            np.concatenate(costs), A_eq=matrix, b_eq=np.array(right), bounds=np.c_[np.zeros(count), limits], method="highs"
+            np.concatenate(costs),
+            A_eq=matrix,
+            b_eq=np.array(right),
+            bounds=np.c_[np.zeros(count), limits],
+            method="highs",
         )
         if solved.status == 2:  # infeasible
             return None
@@ -177,9 +183,7 @@ class _Branching:
             raise PlanError(f"SciPy's HiGHS did not solve the linear programme of this plan: {solved.message}")
         values = {v: solved.x[at[v] : at[v] + self.run.sizes[v]] for v in self.left}
         duals = solved.eqlin.marginals * self.scale
-        shifts = [
-            Shift(scope, tuple(np.floor(duals[start : start + n]) for start, n in own)) for scope, own in owners
-        ]
+        shifts = [Shift(scope, tuple(np.floor(duals[start : start + n]) for start, n in own)) for scope, own in owners]
         return self._proved(shifts, fixed), values, shifts
 
     def _proved(self, shifts: list[Shift], fixed: dict[int, int]) -> float:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from shardwright.errors import PlanError
-from shardwright.planner.deciding import Hubs, counted_twice, decision_of
+from shardwright.plan import is_exact
+from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of, moves_of
 from shardwright.planner.model import Builder, Model
 from shardwright.planner.solving import Solution, Solver
 from shardwright.program import Explanation, explained
@@ -29,6 +30,7 @@ class Found:
     limit: float
     model: Model
     hubs: Hubs
+    exact: frozenset[Moved]
     solution: Solution
 
     @cached_property
@@ -68,13 +70,21 @@ class Found:
 class Search:
     """Looks for the best plans of one program: of all, and of those with one thing more fixed."""
 
-    def __init__(self, program: Program, fixed: Mapping[Node, Sharding], outputs: Sequence[Sharding | None], limit: float) -> None:
+    def __init__(
+        self, program: Program, fixed: Mapping[Node, Sharding], outputs: Sequence[Sharding | None], limit: float
+    ) -> None:
         self.program, self.fixed, self.outputs, self.limit = program, dict(fixed), outputs, limit
         self.names = dict(zip(program.inputs, program.names, strict=True))
         self.hubs: Hubs = {}
+        self.exact: set[Moved] = set()  # moves that turned out to matter
+
+    @cached_property
+    def unlimited(self) -> "Search":
+        """The same without a limit of memory."""
+        return self if math.isinf(self.limit) else Search(self.program, self.fixed, self.outputs, math.inf)
 
     def _model(self, most: float) -> Model:
-        return Builder(self.program, self.fixed, self.outputs, self.hubs, most).build()
+        return Builder(self.program, self.fixed, self.outputs, self.hubs, most, self.exact).build()
 
     @cached_property
     def model(self) -> Model:
@@ -109,7 +119,8 @@ class Search:
         depends on where inputs are fixed, as loops do."""
         model = self.model
         return not any(isinstance(node.what, Control) for node in self.program.nodes) and all(
-            any(option is there for option in model.variables[model.inputs[node]].options) for node, there in more.items()
+            any(option is there for option in model.variables[model.inputs[node]].options)
+            for node, there in more.items()
         )
 
     def _solved(self, more: Mapping[Node, Sharding], budget: float) -> Found | None:
@@ -118,10 +129,23 @@ class Search:
             solution = Solver(model, [self._only(model, node, there) for node, there in more.items()]).solve(budget)
             if solution is None:
                 return None
-            again = counted_twice(model, solution.choice, self.hubs)
-            if not again:
+            unpriced = {
+                move for move in moves_of(model, solution.choice) if move not in self.exact and not is_exact(*move)
+            }
+            again = {} if unpriced else counted_twice(model, solution.choice, self.hubs)
+            if not unpriced and not again:
                 fixed = {**self.fixed, **more}
-                return Found(self.program, fixed, self.outputs, self.limit, model, dict(self.hubs), solution)
+                return Found(
+                    self.program,
+                    fixed,
+                    self.outputs,
+                    self.limit,
+                    model,
+                    dict(self.hubs),
+                    frozenset(self.exact),
+                    solution,
+                )
+            self.exact |= unpriced
             self.hubs.update(again)
             del self.model
 
@@ -152,12 +176,15 @@ class Search:
         choice = solver.least_held()
         fixed = {**self.fixed, **more}
         solution = Solution(choice, 0.0, 0.0, solver.held(choice), None)  # type: ignore[arg-type]
-        least = Found(self.program, fixed, self.outputs, self.limit, model, {}, solution)
+        least = Found(self.program, fixed, self.outputs, self.limit, model, {}, frozenset(), solution)
         if tried is not None and tried.explanation.peak_bytes < least.explanation.peak_bytes:
             least, choice, model = tried, tried.solution.choice, tried.model
         peak = least.explanation
         largest = sorted(
-            ((some[choice[v]], self.names.get(model.variables[v].node, "a constant")) for v, some in model.held.items()),
+            (
+                (some[choice[v]], self.names.get(model.variables[v].node, "a constant"))
+                for v, some in model.held.items()
+            ),
             reverse=True,
         )
         held = ", ".join(f"{name} {size(count)}" for count, name in largest[:3])

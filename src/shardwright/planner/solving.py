@@ -19,8 +19,9 @@ from shardwright.planner.remaining import Result, Step, finished
 
 ROUNDS = 40  # of looking for the price of memory
 CLOSE = 1e-4  # a gap below which nothing more is tried
-FAR = 1e-2  # a gap above which prices that differ more are tried
-SPREADS = (1, 4, 64)  # how far apart the two prices are: moves between layers of different placements must pay
+# How far apart the two prices are that some inputs and the rest get, and the gap above which that is tried. Where layers lie
+# differently, values move between them, which prices that hardly differ never pay for.
+SPREADS = {1 + 1e-7: CLOSE, 4.0: 1e-2, 64.0: 1e-2}
 
 
 @dataclass
@@ -88,7 +89,7 @@ class Solver:
             return None
         if self.held(first.choice) <= budget:
             return self._solution(first, first.choice, 0.0, budget)
-        return self._within(solved, budget, first.bound * self.tables.unit)
+        return self._within(solved, budget, first)
 
     def _solution(self, proved: Result, choice: list[int], price: float, budget: float) -> Solution:
         """A choice with the proof of a bound, which is that of the last prices."""
@@ -104,42 +105,45 @@ class Solver:
         most = sum(max(some) for some in self.model.held.values())
         return self._prepared([0] * len(self.model.held))(1e6 / max(most, 1), 0.0).choice
 
-    def _within(self, solved: "Callable[..., Result]", budget: float, least: float) -> Solution | None:
+    def _within(self, solved: "Callable[..., Result]", budget: float, first: Result) -> Solution | None:
+        """Where the lines that two choices make over the price of memory cross lies the next price to try: a choice below both
+        lines there takes the place of one of them, and if there is none, no price gives a higher bound."""
         if sum(min(some) for some in self.model.held.values()) > budget:
             return None
-        low, high = 0.0, max(least, 1e-9) / max(budget, 1.0)
-        bound, at = least, 0.0
-        best: tuple[float, list[int]] | None = None
-
-        def tried(price: float) -> list[int]:
-            nonlocal bound, at, best
-            found = solved(price, 0.0)
-            dual = found.bound * self.tables.unit - price * budget
+        unit = self.tables.unit
+        most = sum(max(some) for some in self.model.held.values())
+        price = max(self.seconds(first.choice), 1e-9) * 1e3 / max(most, 1)
+        high = solved(price, price)
+        if self.held(high.choice) > budget:
+            price *= 1e6
+            high = solved(price, price)
+        if self.held(high.choice) > budget:
+            return None
+        low, high_choice = first.choice, high.choice
+        bound, at = max((first.bound * unit, 0.0), (high.bound * unit - price * budget, price))
+        best = self.seconds(high_choice), high_choice
+        for _ in range(ROUNDS):
+            less, more = self.held(high_choice), self.held(low)
+            price = (self.seconds(high_choice) - self.seconds(low)) / max(more - less, 1)
+            found = solved(price, price)
+            dual = found.bound * unit - price * budget
             if dual > bound:
                 bound, at = dual, price
-            if self.held(found.choice) <= budget:
-                taken = self.seconds(found.choice), found.choice
-                best = taken if best is None else min(best, taken)
-            return found.choice
-
-        for _ in range(ROUNDS):  # a price that is high enough
-            if self.held(tried(high)) <= budget:
+            here = self.held(found.choice)
+            value = self.seconds(found.choice) + price * here
+            if here <= budget:
+                best = min(best, (self.seconds(found.choice), found.choice))
+            crossing = self.seconds(low) + price * more
+            if best[0] <= bound * (1 + CLOSE) or value >= crossing * (1 - 1e-12) or price <= 0:
                 break
-            low, high = high, high * 8
-        if best is None:
-            return None
-        for _ in range(ROUNDS):
-            if best[0] <= bound * (1 + CLOSE) or high <= low * (1 + 1e-6):
-                break
-            price = math.sqrt(low * high) if low else high / 64
-            if self.held(tried(price)) <= budget:
-                high = price
+            if here <= budget:
+                high_choice = found.choice
             else:
-                low = price
-        for spread in SPREADS:
-            if best[0] > bound * (1 + (CLOSE if spread == 1 else FAR)):
-                best = self._mixed(budget, low / spread, high * spread, best)
-        return self._solution(solved(at, 0.0), best[1], at, budget)
+                low = found.choice
+        for spread, gap in SPREADS.items():
+            if best[0] > bound * (1 + gap):
+                best = self._mixed(budget, at / spread, at * spread, best)
+        return self._solution(solved(at, at), best[1], at, budget)
 
     def _mixed(self, budget: float, low: float, high: float, best: tuple[float, list[int]]) -> tuple[float, list[int]]:
         """The best with a low price for the first inputs and a high one for the rest: memory in steps of an input."""

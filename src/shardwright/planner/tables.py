@@ -6,6 +6,7 @@ others, and how each follows from others, stay.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ class Tables:
         self.unit = unit  # seconds
         self.values: list[Any] = []
         self.exact: dict[int, Table] = {}  # seconds, of tables that were given in seconds
-        self.picks: dict[int, NDArray[np.int32]] = {}  # of what was minimised: which option gave the least
+        self.picks: dict[int, NDArray[np.int64]] = {}  # of what was minimised: which option gave the least
         self._known: dict[Any, int] = {}
         self._recipes: list[tuple[int, Any]] = []  # of tables that depend on the price of memory, in order
         self._priced: set[int] = set()
@@ -53,9 +54,8 @@ class Tables:
 
         def made() -> Table:
             whole = self._sum(parts, sizes)
-            at = whole.argmin(axis=0)
-            self.picks[self._known[key]] = at.astype(np.int32)
-            found: Table = np.take_along_axis(whole, at[None], axis=0)[0]
+            self.picks[self._known[key]] = whole.argmin(axis=0)
+            found: Table = whole.min(axis=0)
             return found
 
         return self._kept(key, made, [number for number, _ in parts])
@@ -64,8 +64,8 @@ class Tables:
         total = np.zeros(sizes)
         for number, at in parts:
             table: Table = self.values[number]
-            if at != tuple(sorted(at)):
-                table = table.transpose(np.argsort(at))
+            if len(at) > 1 and any([a > b for a, b in pairwise(at)]):
+                table = table.transpose(sorted(range(len(at)), key=at.__getitem__))
             view = [1] * len(sizes)
             for place in at:
                 view[place] = sizes[place]
