@@ -44,11 +44,10 @@ Moved = tuple[Sharding, Sharding, tuple[int, ...], Any]  # from where, to where,
 
 
 def moves_of(model: Model, choice: Sequence[int]) -> Iterator[Moved]:
-    """Every move of a choice."""
+    """For every edge the move of a choice; from a place to itself where nothing moves."""
     for (before, after, node, _), where in zip(model.edges, model.wheres, strict=True):
         here, there = where[0][choice[before]], where[1][choice[after]]
-        if here is not there:
-            yield here, there, node.type.shape, node.type.dtype
+        yield here, there, node.type.shape, node.type.dtype
 
 
 def counted_twice(model: Model, choice: Sequence[int], known: Hubs) -> Hubs:

@@ -1,8 +1,9 @@
 """`auto` and `Plan`: the best placement of a function's arguments and of all that is computed from them, with its proof."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 from shardwright.errors import PlanError, ProgramError, ShardingError
@@ -21,6 +22,7 @@ from shardwright.sharding import P, Sharding, describe
 from shardwright.trees import unflatten
 
 OVERLAPS = ("none", "ideal")
+MOST_NAMES = 20  # that an error lists
 
 
 class Plan:
@@ -66,9 +68,20 @@ class Plan:
         args, _ = unflatten(self._call.structure, found)
         return args
 
-    def rules(self) -> TreePathShardingRule:
-        """A rule that gives every input where it lies here: for `auto`, for `sjit` and for the trees of single arguments."""
-        return TreePathShardingRule(*rules_of({name: s.spec for name, s in self.places.items()}))
+    def rules(self, parameter: str | None = None) -> TreePathShardingRule:
+        """A rule that gives every input its place in this plan: for `auto` and `sjit`; of one parameter for its tree alone.
+
+        A pattern that matches no leaf is an error, so the rule of all inputs does not fit the tree of one parameter:
+        write `match_sharding_rule(plan.rules("params"), params, mesh)`.
+        """
+        heads = list(dict.fromkeys(name.partition("/")[0] for name in self.places))
+        if parameter is not None and parameter not in heads:
+            raise PlanError(
+                f"The function has no parameter {parameter!r} with arrays. It has {', '.join(map(repr, heads))}."
+            )
+        wanted = heads if parameter is None else [parameter]
+        places = {name: s.spec for name, s in self.places.items() if name.partition("/")[0] in wanted}
+        return TreePathShardingRule(*rules_of(places))
 
     def explain(self) -> Explanation:
         """What the planned program does: every step, what it moves and holds."""
@@ -204,6 +217,8 @@ def auto(
         raise PlanError(f"The overlap {overlap!r} is unknown. Use one of {', '.join(map(repr, OVERLAPS))}.")
     if not isinstance(mesh, Mesh):
         raise PlanError(f"auto(fn, mesh, *args) plans for a mesh; got {mesh!r} in its place.")
+    if memory is not None and (not isinstance(memory, Real) or not memory > 0):
+        raise PlanError(f"memory is how many bytes a device may hold, a positive number such as 80e9; got {memory!r}.")
     if hasattr(fn, "planned"):  # an imported model: its parameters come first
         fn, args, _ = fn.planned(*args)
     jit = fn if isinstance(fn, SJIT) else sjit(fn, mesh=mesh)
@@ -250,10 +265,15 @@ PLACEMENTS["search"] = searched
 
 def _known(name: str, inputs: Mapping[str, Node]) -> Node:
     if name not in inputs:
-        names = list(inputs)
-        shown = ", ".join(map(repr, names[:20])) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-        raise PlanError(f"The function has no input {name!r}. Its inputs are {shown}.")
+        raise PlanError(f"The function has no input {name!r}. Its inputs are {_listed(inputs)}.")
     return inputs[name]
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names in words, of many the first."""
+    first, *more = [repr(name) for name in names]
+    shown = [first, *more[: MOST_NAMES - 1]]
+    return ", ".join(shown) + (f" and {len(more) + 1 - MOST_NAMES} more" if len(more) >= MOST_NAMES else "")
 
 
 def _sharding(spec: Any, mesh: Mesh, node: Node, name: str) -> Sharding:
@@ -276,9 +296,9 @@ def _by_rules(rules: Any, inputs: Mapping[str, Node], mesh: Mesh) -> dict[Node, 
         raise PlanError(f"Rules are a sharding rule, or a mapping from names to P(…); got {rules!r}.")
     names = [name for name in inputs if rules.matches(name)]
     if not names:
-        rules.check(list(inputs))
+        raise PlanError(f"The rules match no input. The inputs are {_listed(inputs)}; the rules are {rules!r}.")
     leaves = [_Leaf(inputs[name]) for name in names]
-    specs = rules.specs_of(names, leaves, mesh) if names else []
+    specs = rules.specs_of(names, leaves, mesh)
     return {
         inputs[name]: _sharding(spec, mesh, inputs[name], name)
         for name, spec in zip(names, specs, strict=True)

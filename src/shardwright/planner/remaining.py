@@ -177,15 +177,17 @@ class _Branching:
             bounds=np.c_[np.zeros(count), limits],
             method="highs",
         )
-        if solved.status != 0:
+        if solved.status == 2:  # infeasible
             return None
+        if solved.status != 0:
+            raise PlanError(f"SciPy's HiGHS did not solve the linear programme of this plan: {solved.message}")
         values = {v: solved.x[at[v] : at[v] + self.run.sizes[v]] for v in self.left}
         duals = solved.eqlin.marginals * self.scale
         shifts = [Shift(scope, tuple(np.floor(duals[start : start + n]) for start, n in own)) for scope, own in owners]
-        return self._proved(shifts), values, shifts
+        return self._proved(shifts, fixed), values, shifts
 
-    def _proved(self, shifts: list[Shift]) -> float:
-        """The bound that factors prove after what they pass on: the least of each."""
+    def _proved(self, shifts: list[Shift], fixed: dict[int, int]) -> float:
+        """The bound that factors prove after what they pass on: the least of each, among options that are open."""
         own = {v: np.zeros(self.run.sizes[v]) for v in self.left}
         pairs = iter(shifts)
         total = 0.0
@@ -199,8 +201,9 @@ class _Branching:
                 view[axis] = len(given)
                 rest -= given.reshape(view)
                 own[v] += given
-            total += float(rest.min())
-        return total + sum(float(some.min()) for some in own.values())
+            part = tuple([slice(fixed[v], fixed[v] + 1) if v in fixed else slice(None) for v in scope])
+            total += float(rest[part].min())
+        return total + sum(float(some[fixed[v]] if v in fixed else some.min()) for v, some in own.items())
 
 
 def _scipy() -> Any:

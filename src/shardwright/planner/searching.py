@@ -11,7 +11,7 @@ from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of
 from shardwright.planner.model import Builder, Model
 from shardwright.planner.solving import Solution, Solver
 from shardwright.program import Explanation, explained
-from shardwright.program.node import Node, Program
+from shardwright.program.node import Control, Node, Program
 from shardwright.program.planned import Decision, partition_by
 from shardwright.program.rows import size
 from shardwright.sharding import Sharding
@@ -97,18 +97,31 @@ class Search:
 
     def best(self, more: Mapping[Node, Sharding] | None = None) -> Found:
         """The best plan, perhaps with more inputs fixed."""
-        budget = self.limit
+        if more and not self._has(more):
+            return Search(self.program, {**self.fixed, **more}, self.outputs, self.limit).best()
+        budget, tried = self.limit, None  # the plan that holds least so far
         for _ in range(ROUNDS):
             found = self._solved(more or {}, budget)
             if found is None:
-                raise self._nothing_fits(more or {})
+                break
             if self._surely_fits(found) or found.explanation.peak_bytes <= self.limit:
                 return found
             excess = found.explanation.peak_bytes - self.limit
             budget = min(budget, found.solution.held) - excess
+            if tried is None or found.explanation.peak_bytes < tried.explanation.peak_bytes:
+                tried = found
             if budget < sum(min(some) for some in self.model.held.values()):
-                raise self._nothing_fits(more or {})
-        raise self._nothing_fits(more or {})
+                break
+        raise self._nothing_fits(more or {}, tried)
+
+    def _has(self, more: Mapping[Node, Sharding]) -> bool:
+        """Whether the model has inputs at some places: no sub-axes or orders of axes that only users write; and nothing in it
+        depends on where inputs are fixed, as loops do."""
+        model = self.model
+        return not any(isinstance(node.what, Control) for node in self.program.nodes) and all(
+            any(option is there for option in model.variables[model.inputs[node]].options)
+            for node, there in more.items()
+        )
 
     def _solved(self, more: Mapping[Node, Sharding], budget: float) -> Found | None:
         while True:
@@ -116,9 +129,7 @@ class Search:
             solution = Solver(model, [self._only(model, node, there) for node, there in more.items()]).solve(budget)
             if solution is None:
                 return None
-            unpriced = {
-                move for move in moves_of(model, solution.choice) if move not in self.exact and not is_exact(*move)
-            }
+            unpriced = self._unpriced(model, solution)
             again = {} if unpriced else counted_twice(model, solution.choice, self.hubs)
             if not unpriced and not again:
                 fixed = {**self.fixed, **more}
@@ -135,6 +146,17 @@ class Search:
             self.exact |= unpriced
             self.hubs.update(again)
             del self.model
+
+    def _unpriced(self, model: Model, solution: Solution) -> set[Moved]:
+        """Moves that a solution makes and that count with less than their price so far, with all others of such values:
+        the next solution would make one of these."""
+        found: set[Moved] = set()
+        for move, (before, after) in zip(moves_of(model, solution.choice), model.wheres, strict=True):
+            if move in self.exact or is_exact(*move):
+                continue
+            kind = move[2:]
+            found.update((a, b, *kind) for a in set(before) for b in set(after) if not is_exact(a, b, *kind))
+        return found - self.exact
 
     def _only(self, model: Model, node: Node, there: Sharding) -> tuple[tuple[int, ...], int]:
         """The factor that leaves an input one place."""
@@ -156,14 +178,16 @@ class Search:
                 return False
         return True
 
-    def _nothing_fits(self, more: Mapping[Node, Sharding]) -> PlanError:
-        """What the least is that a device must hold, and what holds it."""
+    def _nothing_fits(self, more: Mapping[Node, Sharding], tried: Found | None) -> PlanError:
+        """What the least is that a device must hold, as far as is known, and what holds it."""
         model = self._model(math.inf)
         solver = Solver(model, [self._only(model, node, there) for node, there in more.items()])
         choice = solver.least_held()
         fixed = {**self.fixed, **more}
         solution = Solution(choice, 0.0, 0.0, solver.held(choice), None)  # type: ignore[arg-type]
         least = Found(self.program, fixed, self.outputs, self.limit, model, {}, frozenset(), solution)
+        if tried is not None and tried.explanation.peak_bytes < least.explanation.peak_bytes:
+            least, choice, model = tried, tried.solution.choice, tried.model
         peak = least.explanation
         largest = sorted(
             (
@@ -175,7 +199,7 @@ class Search:
         held = ", ".join(f"{name} {size(count)}" for count, name in largest[:3])
         return PlanError(
             f"No plan fits {size(self.limit)} a device: the least found holds {size(peak.peak_bytes)}, of it "
-            f"{size(solution.held)} of inputs split as far as they go ({held}); most is held at "
+            f"{size(least.solution.held)} of inputs ({held}); most is held at "
             f"{peak.use.step or 'the start'}. Use more devices, a smaller batch, or a chip with more memory.",
             peak.peak_bytes,
         )

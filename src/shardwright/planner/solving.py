@@ -19,6 +19,9 @@ from shardwright.planner.remaining import Result, Step, finished
 
 ROUNDS = 40  # of looking for the price of memory
 CLOSE = 1e-4  # a gap below which nothing more is tried
+# How far apart the two prices are that some inputs and the rest get, and the gap above which that is tried. Where layers lie
+# differently, values move between them, which prices that hardly differ never pay for.
+SPREADS = {1 + 1e-7: CLOSE, 4.0: 1e-2, 64.0: 1e-2}
 
 
 @dataclass
@@ -138,8 +141,9 @@ class Solver:
                 high_choice = found.choice
             else:
                 low = found.choice
-        if best[0] > bound * (1 + CLOSE):
-            best = self._mixed(budget, at * (1 - 1e-7), at * (1 + 1e-7), best)
+        for spread, gap in SPREADS.items():
+            if best[0] > bound * (1 + gap):
+                best = self._mixed(budget, at / spread, at * spread, best)
         return self._solution(solved(at, at), best[1], at, budget)
 
     def _mixed(self, budget: float, low: float, high: float, best: tuple[float, list[int]]) -> tuple[float, list[int]]:
