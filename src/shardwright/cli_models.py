@@ -81,7 +81,7 @@ def built(text: str) -> tuple[Any, tuple[Any, ...]]:
     needed = [p.name for p in inspect.signature(found[name]).parameters.values() if p.default is p.empty and p.kind < 2]
     if needed:
         raise ModelError(
-            f"{name} takes {', '.join(needed)}. Write a function without arguments that returns what is to be looked at and its "
+            f"{name} takes {', '.join(needed)}. Write a function without arguments that returns what to look at and its "
             f"arguments, which may be abstract: def build(): return {name}, ({', '.join('…' for _ in needed)},)."
         )
     made = found[name]()
@@ -104,11 +104,9 @@ def imported(model: Any, arguments: tuple[Any, ...]) -> Any:
 
 def _explained(made: tuple[Any, tuple[Any, ...]], mesh: Mesh, rules: Any, inputs: Any) -> Explanation:
     model, arguments = imported(*made), made[1]
-    if hasattr(made[0], "state_dict"):
-        explanation: Explanation = model.explain(mesh, rules, *arguments, inputs=inputs)
-        return explanation
-    if model is not made[0]:
-        explanation = model.explain(mesh, rules, *arguments)
-        return explanation
-    entries = rules if inputs is None or isinstance(rules, ShardingRule | P) else (rules, inputs)
-    return explain_function(sjit(model, mesh=mesh, in_shardings=entries), *arguments)
+    if model is made[0]:
+        entries = rules if inputs is None or isinstance(rules, ShardingRule | P) else (rules, inputs)
+        return explain_function(sjit(model, mesh=mesh, in_shardings=entries), *arguments)
+    where = {"inputs": inputs} if hasattr(made[0], "state_dict") else {}
+    explanation: Explanation = model.explain(mesh, rules, *arguments, **where)
+    return explanation

@@ -115,16 +115,13 @@ class _Enumeration:
         axis = next((axis for axis, n in self.mesh.sizes.items() if n > 1), None)
         if axis is None or not self.count:
             return []
-        every = tuple(range(self.count))
+        constants = self._problem(((),) * self.count).rule.constants
+        every = tuple(at for at in range(self.count) if at not in constants)
         found = []
         for some in dict.fromkeys([every, *((at,) for at in every)]):
-            problem = self._problem(tuple((axis,) if at in some else () for at in every))
-            together = problem.rule.linear in ("add", "move") or len(some) == 1
-            if (
-                problem.keeps_partial
-                and together
-                and (len(some) == self.count or problem.rule.linear not in ("add", "move"))
-            ):
+            problem = self._problem(tuple((axis,) if at in some else () for at in range(self.count)))
+            together = problem.rule.linear in ("add", "move")
+            if some and problem.keeps_partial and (some == every if together else len(some) == 1):
                 found.append(some)
         return found
 

@@ -300,7 +300,9 @@ def _by_rules(rules: Any, inputs: Mapping[str, Node], mesh: Mesh) -> dict[Node, 
         raise PlanError(f"Rules are a sharding rule, or a mapping from names to P(…); got {rules!r}.")
     paths = {}  # as rules see them: the dots of torch's names may be slashes
     for name in inputs:
-        paths.update({name: path for path in (name.replace(".", "/"), name) if rules.matches(path)})
+        found = [path for path in (name, name.replace(".", "/")) if rules.matches(path)]
+        if found:
+            paths[name] = found[0]
     if not paths:
         raise PlanError(f"The rules match no input. The inputs are {_listed(inputs)}; the rules are {rules!r}.")
     specs = rules.specs_of(list(paths.values()), [_Leaf(inputs[name]) for name in paths], mesh)
