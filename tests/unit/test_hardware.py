@@ -360,6 +360,14 @@ def test_ttnn_systems_are_presets():
         (lambda: Chip({"float32": 0}, 1, 1), r"A chip's float32 is 0; give a positive number"),
         (lambda: Level(Link("torus")), r"a torus needs the sizes of its axes"),
         (lambda: Level("ring"), r"A level's link is a Link; got 'ring'"),
+        (lambda: Level(Link("switch"), -3), r"A level of size -3 and shape \(\) can't be"),
+        (lambda: Level(Link("torus"), shape=(0, 4)), r"A level of size 0 and shape \(0, 4\) can't be"),
+        (
+            lambda: Hardware("x", 3, (Level(Link()),)),
+            r"Hardware 'x' needs a Chip\(flops, memory_bandwidth, memory\); got 3",
+        ),
+        (lambda: hardware.time("all_reduce", "8", sw.Mesh(x=2), "x"), r"all_reduce takes a number of bytes; got '8'"),
+        (lambda: sw.Mesh(x=2, links=3), r"links is a Link for all axes, or a dict of them by axis; got 3"),
         (lambda: Hardware("x", Chip({"float32": 1}, 1, 1), ()), r"Hardware 'x' needs levels"),
     ],
 )
