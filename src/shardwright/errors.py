@@ -55,6 +55,10 @@ class TraceError(ShardwrightError, TypeError):
     """A function being traced needs the values of an array."""
 
 
+class ModelError(ShardwrightError, NotImplementedError):
+    """A model of another framework that can't be imported, or an operation of it that is not known."""
+
+
 class ProgramError(ShardwrightError, ValueError):
     """An invalid program, or arguments and shardings that don't match it."""
 
@@ -97,3 +101,14 @@ class ImplicitGatherWarning(UserWarning):
 
 class ShardingWarning(UserWarning):
     """A sharding that is written down and has no effect: an unused pattern or name, or a dim that can't be split."""
+
+
+class PlanError(ShardwrightError, ValueError):
+    """A program that no plan fits, or a request of a plan that contradicts itself.
+
+    `least` is the least memory that a plan takes, in bytes, where memory is what lacks.
+    """
+
+    def __init__(self, message: str, least: int | None = None) -> None:
+        super().__init__(message)
+        self.least = least

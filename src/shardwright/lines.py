@@ -11,12 +11,29 @@ _LIBRARIES = frozenset(("shardwright", "optree", "numpy", "jax", "torch"))  # th
 _STDLIB = os.path.dirname(contextlib.__file__) + os.sep
 
 
+class Line(str):
+    """A source line of an imported model: file:line, and the path of the module or name stack that it ran in.
+
+    >>> Line("model.py:12", "layers.0.attention").stack
+    'layers.0.attention'
+    """
+
+    __slots__ = ("stack",)
+    stack: str
+
+    def __new__(cls, line: str, stack: str = "") -> "Line":
+        """The line, with the path."""
+        made = super().__new__(cls, line)
+        made.stack = stack
+        return made
+
+
 _located: ContextVar[str] = ContextVar("located", default="")
 
 
 @contextlib.contextmanager
 def located(line: str) -> Iterator[None]:
-    """Inside, `source_line` is this line of a file that is not Python's."""
+    """Inside, `source_line` is this line: of a file that is not Python's, or of a model that was imported."""
     token = _located.set(line)
     try:
         yield

@@ -5,9 +5,10 @@ array that a rule does not cover is an error that lists the paths; it is never s
 """
 
 import abc
+import copy
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardwright.errors import ShardingError, ShardwrightError, TreeError
@@ -27,6 +28,10 @@ class ShardingRule(abc.ABC):
     @abc.abstractmethod
     def spec(self, path: str, leaf: Any, mesh: Mesh | None) -> tuple[P, str]:
         """The spec of a leaf, and the reason."""
+
+    def matches(self, path: str) -> bool:
+        """Whether the rule says anything of a path; those that place by shape do of all."""
+        return True
 
     def check(self, paths: Sequence[str]) -> None:  # noqa: B027  # most rules fit every tree
         """Raises ShardingError if the rule does not fit a tree."""
@@ -189,6 +194,10 @@ class TreePathShardingRule(ShardingRule):
             if number not in first and not any(self.search(pattern, path) for path in paths):
                 self.unused(pattern.pattern, paths)
 
+    def matches(self, path: str) -> bool:
+        """Whether some pattern is in a path."""
+        return self._first(path) is not None
+
     def _unmatched(self, path: str) -> ShardingError:
         patterns = ", ".join(repr(pattern) for pattern, _ in self.rules)
         return ShardingError(
@@ -224,10 +233,32 @@ def match_sharding_rule(rule: Any, tree: Any, mesh: Mesh) -> Any:
     return unflatten(structure_of(tree), found)
 
 
-def resolved(rule: Any, tree: Any, mesh: Mesh, what: str) -> list[Sharding | None]:
-    """The sharding of each leaf of a tree; None if the rule gives none or the leaf is not an array."""
+def resolved_by_name(rule: Any, tensors: Mapping[str, Any], mesh: Mesh, what: str) -> dict[str, Sharding | None]:
+    """The sharding of each tensor by its dotted name, such as 'layers.0.weight'; None for entries that are not tensors.
+
+    A pattern with '/' is matched against paths such as 'layers/0/weight', any other against the names themselves.
+    """
+    tree = {_path(name): tensor for name, tensor in tensors.items() if is_array(tensor)}
+    if isinstance(rule, Mapping):
+        rule = {_path(name): entry for name, entry in rule.items()}
+    if isinstance(rule, TreePathShardingRule):
+        rule = copy.copy(rule)
+        rule.search = lambda pattern, path: pattern.search(path if "/" in pattern.pattern else path.replace("/", "."))
+    found = dict(zip(tree, resolved(rule, tree, mesh, what), strict=True))
+    return {name: found.get(_path(name)) for name in tensors}
+
+
+def _path(name: str) -> str:
+    return name.replace(".", "/")
+
+
+def resolved(rule: Any, tree: Any, mesh: Mesh, what: str, names: Sequence[str] | None = None) -> list[Sharding | None]:
+    """The sharding of each leaf of a tree; None if the rule gives none or the leaf is not an array.
+
+    One rule for the whole tree may match other `names` of the leaves than their paths.
+    """
     if rule is None or isinstance(rule, P | Sharding | ShardingRule):
-        return _for_all(rule, tree, mesh, what, "")
+        return _for_all(rule, tree, mesh, what, "", names)
     try:
         entries = prefix(rule, tree)
     except TreeError:
@@ -247,19 +278,22 @@ def resolved(rule: Any, tree: Any, mesh: Mesh, what: str) -> list[Sharding | Non
     return [found[at] for at in sorted(found)]
 
 
-def _for_all(rule: Any, tree: Any, mesh: Mesh, what: str, lead: str) -> list[Sharding | None]:
+def _for_all(
+    rule: Any, tree: Any, mesh: Mesh, what: str, lead: str, names: Sequence[str] | None = None
+) -> list[Sharding | None]:
     """One rule for all leaves of a tree."""
     leaves = flatten(tree)[0]
+    paths = paths_of(tree) if names is None else names
     if rule is None:
         return [None] * len(leaves)
     if isinstance(rule, ShardingRule):
-        specs: Sequence[P | Sharding | None] = rule.specs(tree, mesh)
+        specs: Sequence[P | Sharding | None] = rule.specs_of(paths, leaves, mesh)
     elif isinstance(rule, P | Sharding):
         specs = [rule if is_array(leaf) else None for leaf in leaves]
     else:
         raise ShardingError(f"{what}: got {rule!r}. Give a P, a Sharding, a rule, None, or a tree of them.")
     made: list[Sharding | None] = []
-    for path, leaf, spec in zip(paths_of(tree), leaves, specs, strict=True):
+    for path, leaf, spec in zip(paths, leaves, specs, strict=True):
         if spec is None:
             made.append(None)
             continue

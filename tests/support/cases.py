@@ -4,6 +4,7 @@ A case draws its shapes and attributes; the property test lays the operands out 
 integers or moves; the others are compared within the rounding of float sums.
 """
 
+import math
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 import shardwright.numpy as snp
 from shardwright import nn
+from shardwright.eager import apply
 from shardwright.numpy import fft, linalg
+from shardwright.ops import Attrs
 from strategies import host_arrays, shapes
 
 UNARY = """
@@ -649,7 +652,194 @@ def like(function, theirs):
     return make
 
 
+COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def scattered(draw, seed):
+    """Updates combined at indices of one dim or of several."""
+    shape = tuple(max(n, 1) for n in draw(shapes(min_dims=1, max_dims=3, max_size=6)))
+    rng, op = np.random.default_rng(seed), draw(st.sampled_from(sorted(COMBINE)))
+    dims = draw(st.lists(st.integers(0, len(shape) - 1), unique=True, min_size=1, max_size=2))
+    points = draw(shapes(max_dims=2, max_size=5))
+    places = [rng.integers(-shape[dim], shape[dim], points) for dim in dims]
+    host = ints(shape, seed)
+    index = tuple(places[dims.index(d)] if d in dims else slice(None) for d in range(len(shape)))
+    ones = [draw(st.integers(0, 4)) == 0 for _ in host[index].shape]
+    updates = ints([1 if one else n for one, n in zip(ones, host[index].shape, strict=True)], seed + 1)
+    updates = updates.reshape(
+        updates.shape[draw(st.integers(0, next((i for i, one in enumerate(ones) if not one), len(ones)))) :]
+    )
+    one = len(dims) == 1 and draw(st.booleans())
+
+    def ours(x, u, *i):
+        return nn.scatter_reduce(x, i[0] if one else i, u, op, dims[0] if one else dims)
+
+    def numpys(x, u, *i):
+        x = x.copy()
+        COMBINE[op].at(x, index, u)
+        return x
+
+    return Case([host, updates, *places], ours, numpys, exact=True)
+
+
+def scattered_along(draw, seed):
+    shape = tuple(max(n, 1) for n in draw(shapes(min_dims=1, max_dims=3, max_size=5)))
+    axis = draw(st.integers(-len(shape), len(shape) - 1))
+    op = draw(st.sampled_from(sorted(COMBINE)))
+    short = draw(st.booleans())
+    other = tuple(
+        draw(st.integers(0, 4)) if d == axis % len(shape) else draw(st.integers(0, n)) if short else n
+        for d, n in enumerate(shape)
+    )
+    index = np.random.default_rng(seed).integers(-shape[axis], shape[axis], other)
+
+    def numpys(x, u, i):
+        x = x.copy()
+        grid = list(np.indices(other))
+        grid[axis] = i
+        COMBINE[op].at(x, tuple(grid), u)
+        return x
+
+    return Case(
+        [ints(shape, seed), ints(other, seed + 1), index],
+        lambda x, u, i: nn.scatter_along_axis(x, i, u, axis, op),
+        numpys,
+        exact=True,
+    )
+
+
+def put_along(draw, seed):
+    shape = tuple(max(n, 1) for n in draw(shapes(min_dims=1, max_dims=3, max_size=5)))
+    axis = draw(st.integers(0, len(shape) - 1))
+    other = tuple(draw(st.integers(1, 4)) if d == axis else n for d, n in enumerate(shape))
+    index = np.random.default_rng(seed).integers(0, shape[axis], other)
+
+    def of(module):
+        def put(x, i, v):
+            x = x + 0
+            module.put_along_axis(x, i, v, axis)
+            return x
+
+        return put
+
+    return Case([ints(shape, seed), index, ints(other, seed + 1)], of(snp), of(np), exact=True)
+
+
+def selected(draw, seed):
+    """Few different values, so that there are ties; NaNs now and then."""
+    shape = tuple(max(n, 1) for n in draw(shapes(min_dims=1, max_dims=3, max_size=9)))
+    axis = draw(st.integers(-len(shape), len(shape) - 1))
+    k, largest, which = draw(st.integers(0, shape[axis])), draw(st.booleans()), draw(st.integers(0, 1))
+    host = ints(shape, seed) if draw(st.booleans()) else np.round(floats(shape, seed, -2, 2))
+    if host.dtype.kind == "f" and draw(st.booleans()):
+        host[np.random.default_rng(seed).random(shape) < 0.2] = np.nan
+
+    def numpys(x):
+        keys = np.where(np.isnan(x), np.inf, x) if x.dtype.kind == "f" else x
+        order = np.argsort(-keys if largest else keys, axis=axis, kind="stable")
+        order = np.take(order, np.arange(k), axis=axis)
+        return order if which else np.take_along_axis(x, order, axis=axis)
+
+    return Case([host], lambda x: snp.top_k(x, k, axis=axis, largest=largest)[which], numpys, exact=True)
+
+
+def counted(draw, seed):
+    size = draw(st.integers(1, 6))
+    numbers = np.random.default_rng(seed).integers(0, size, draw(st.integers(0, 12)))
+    weights = [ints(numbers.shape, seed + 1).astype(float)] if numbers.size and draw(st.booleans()) else []
+    length = draw(st.sampled_from([None, size, size + 3]))
+    least = draw(st.integers(0, size))
+    return Case(
+        [numbers, *weights],
+        lambda x, *w: snp.bincount(x, *w, minlength=least, length=length),
+        lambda x, *w: np.bincount(x, *w, minlength=least if length is None else length),
+        exact=True,
+    )
+
+
+def binned(draw, seed):
+    shape = draw(shapes(max_dims=3, max_size=6))
+    host = ints(shape, seed) if draw(st.booleans()) else floats(shape, seed, -4, 4)
+    bins = draw(st.sampled_from([1, 4, 7, (-3.0, 0.0, 0.5, 4.0)]))
+    limits = draw(st.sampled_from([None, (-4, 4), (-1.5, 2)])) if isinstance(bins, int) else None
+    density, which = draw(st.booleans()), draw(st.integers(0, 1))
+    weights = [floats(shape, seed + 1)] if draw(st.booleans()) else []
+
+    def of(module):
+        return lambda x, *w: module.histogram(x, bins, limits, density=density, weights=w[0] if w else None)[which]
+
+    return Case([host, *weights], of(snp), of(np), exact=not (density or weights))
+
+
+def grouped(draw, seed):
+    """Groups of any sizes, empty ones included; rows behind the last are zeros."""
+    tokens, k, n, groups = draw(st.integers(0, 12)), *(draw(st.integers(1, 5)) for _ in range(3))
+    ends = sorted(draw(st.lists(st.integers(0, tokens), min_size=groups, max_size=groups)))
+    x, w, sizes = ints((tokens, k), seed), ints((groups, k, n), seed + 1), np.diff([0, *ends])
+    if draw(st.booleans()):
+        x, w = x.astype(np.float64), w.astype(np.float64)
+
+    def numpys(x, w, sizes):
+        which = np.searchsorted(np.cumsum(sizes), np.arange(tokens), side="right")
+        inside = which < groups
+        made = np.zeros((tokens, n), x.dtype)
+        made[inside] = np.einsum("tk,tkn->tn", x[inside], w[which[inside]])
+        return made
+
+    return Case([x, w, sizes], nn.grouped_matmul, numpys, exact=True)
+
+
+def attention(draw, seed):
+    """Grouped heads, masks and biases of any rank, keys split or not; blocks are small so that there are several."""
+    batch = draw(shapes(max_dims=2, max_size=2))
+    heads, groups = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    queries, keys, width, out = (draw(st.integers(1, n)) for n in (7, 9, 3, 3))
+    q, k, v = (
+        floats((*batch, h, n, w), seed + i, -2, 2)
+        for i, (h, n, w) in enumerate(((heads * groups, queries, width), (heads, keys, width), (heads, keys, out)))
+    )
+    causal, kind = draw(st.booleans()), draw(st.sampled_from(["", "mask", "bias"]))
+    full = (*batch, heads * groups, queries, keys)
+    shape = tuple(1 if draw(st.integers(0, 2)) == 0 else n for n in full[draw(st.integers(0, len(full))) :])
+    masks = {"": [], "mask": [floats(shape, seed + 3) > 0.3], "bias": [floats(shape, seed + 3, -2, 2)]}[kind]
+
+    def numpys(q, k, v, *masks):
+        k, v = (np.repeat(x, groups, axis=-3) for x in (k, v))
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(width)
+        if causal:
+            scores = np.where(np.tri(queries, keys, keys - queries, dtype=bool), scores, -np.inf)
+        for mask in masks:
+            scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+        top = scores.max(-1, keepdims=True, initial=-np.inf)
+        powers = np.exp(scores - np.where(np.isfinite(top), top, 0))
+        total = powers.sum(-1, keepdims=True)
+        return powers / np.where(total == 0, 1, total) @ v
+
+    return Case(
+        [q, k, v, *masks], lambda q, k, v, *m: nn.scaled_dot_product_attention(q, k, v, *m, causal=causal), numpys
+    )
+
+
+def row_of(name, numpys, count=1, **attrs):
+    """A row that has no function of its own in the namespaces."""
+
+    def make(draw, seed):
+        hosts = [floats(shape, seed + i, -3, 3) for i, shape in enumerate(draw(broadcastable(count)))]
+        return Case(hosts, lambda *xs: apply(name, xs, Attrs(**attrs)), numpys)
+
+    return make
+
+
+def complex_of(real, imag):
+    real, imag = np.broadcast_arrays(real, imag)
+    return real + 1j * imag
+
+
 CASES = {
+    "erf": row_of("erf", lambda x: np.vectorize(math.erf, otypes=[float])(x)),
+    "erfc": row_of("erfc", lambda x: np.vectorize(math.erfc, otypes=[float])(x)),
+    "bitcast": row_of("bitcast", lambda x: x.view(np.int64), dtype=np.dtype(np.int64)),
+    "make_complex": row_of("make_complex", complex_of, 2),
     **{name: unary(name) for name in UNARY},
     **{name: binary(name) for name in BINARY},
     **{name: reduction(name) for name in ("sum", "prod", "max", "min", "all", "any", "mean", "var", "std")},
@@ -723,6 +913,14 @@ CASES = {
     "assign": updated("slices"),
     "fill": updated("mask", "rows"),
     "scatter": updated("arrays"),
+    "put_along_axis": put_along,
+    "top_k": selected,
+    "bincount": counted,
+    "histogram": binned,
+    "nn.grouped_matmul": grouped,
+    "nn.scaled_dot_product_attention": attention,
+    "nn.scatter_reduce": scattered,
+    "nn.scatter_along_axis": scattered_along,
     "nn.conv1d": convolution(1),
     "nn.conv2d": convolution(2),
     "nn.conv3d": convolution(3),

@@ -46,7 +46,7 @@ MATRICES = set(
 )
 EXACT = set(  # kernels that move or select elements
     "permute_dims reshape broadcast_to expand_rows concat take take_along_axis triangle diagonal sort fftshift ifftshift "
-    "where positive negative abs max min maximum minimum max_pool clip in_range extremes assign scatter fill".split()
+    "where positive negative abs max min maximum minimum max_pool clip in_range extremes assign scatter fill top_k".split()
 )
 ENGINE = Stacked()
 MESH = sw.Mesh(data=2, model=4)
@@ -133,6 +133,12 @@ def run_others():
             nn.avg_pool(images, 2)
     many = sharded(rng.integers(0, 4, 100_003), "model")  # whatever a latency costs, too many to gather
     eager_calls.apply("in_range", (many,), Attrs(low=0, high=3, error=IndexError, text="{}"))
+    long = sharded(np.round(floats(2, 100_003), 2), "data", "model")  # so long that candidates are sent
+    for largest in (False, True):
+        snp.top_k(long, 3, largest=largest)
+    cache = [sharded(floats(2, 3, 20_001, 4), None, None, "model") for _ in range(2)]  # so long that keys stay split
+    nn.scaled_dot_product_attention(sharded(floats(2, 6, 2, 4), "data"), *cache)
+    nn.scaled_dot_product_attention(sharded(floats(2, 6, 2, 4), "data"), *cache, floats(20_001) > 0.3, causal=True)
     matrices = floats(5, 3, 3)
     matrices = sharded(matrices @ matrices.swapaxes(-1, -2) + np.eye(3), "model")
     for name in "cholesky det inv slogdet svdvals eigh eigvalsh qr svd matrix_norm eig eigvals".split():
@@ -230,6 +236,8 @@ def garbage(local, operand, x, rng):
         return 1e6 * np.eye(*x.shape[-2:]) if x.ndim > 1 else 1e6
     if local.name == "take_along_axis" and operand == 1:
         return (x + 1) % local.operands[0].local_shape[local.call.attrs["axis"]]
+    if local.name == "scatter_reduce" and operand > 1:
+        return (x + 1) % min(local.operands[0].shape[dim] for dim in local.call.attrs["dims"])
     if x.dtype.kind == "b":
         return ~x
     if x.dtype.kind in "iu":

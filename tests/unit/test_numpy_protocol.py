@@ -35,6 +35,7 @@ REQUIRED = {
     "np.array_equal": (X, Y),
     "np.allclose": (X, Y),
     "np.astype": (X, np.float32),
+    "np.bincount": (ROWS,),
     "np.broadcast_to": (X, (2, 5, 6)),
     "np.can_cast": (X, np.float32),
     "np.concatenate": ([X, Y],),
@@ -47,6 +48,7 @@ REQUIRED = {
     "np.linspace": (VECTOR, VECTOR + 1),
     "np.meshgrid": (VECTOR, ROWS),
     "np.moveaxis": (X, 0, 1),
+    "np.put_along_axis": (X.copy(), np.zeros((5, 6), int), 7.0, 0),
     "np.repeat": (X, 2),
     "np.reshape": (X, (6, 5)),
     "np.roll": (X, 2),
@@ -87,7 +89,8 @@ OPTIONS = {
     "hermitian": True, "tol": 0.5, "rcond": 0.5, "compute_uv": False, "full_matrices": False, "ord": 1, "s": (3, 4),
     "assume_unique": True, "endpoint": False, "retstep": True, "num": 7, "indexing": "ij", "sparse": True,
     "optimize": True, "prepend": 5.0, "append": np.ones((5, 2)), "a_min": 0.3, "a_max": 0.7, "min": 0.3, "max": 0.7,
-    "sorter": np.argsort(np.argsort(VECTOR)), "x": X, "y": Y, "stop": 8, "step": 2, "M": 3,
+    "sorter": np.argsort(np.argsort(VECTOR)), "x": X, "y": Y, "stop": 8, "step": 2, "M": 3, "minlength": 9,
+    "bins": 4, "range": (0.2, 0.7), "density": True, "weights": Y,
 }  # fmt: skip
 OWN = {
     ("np.broadcast_to", "subok"): True, ("np.broadcast_arrays", "subok"): True, ("np.linalg.qr", "mode"): "complete",
@@ -97,7 +100,7 @@ OWN = {
     **{(f"np.fft.{name}", "axes"): (1,) for name in ("fftn", "ifftn", "rfftn", "irfftn", "fftshift", "ifftshift")},
     ("np.stack", "axis"): 1, ("np.concatenate", "axis"): -1, ("np.cumulative_sum", "axis"): -1,
     ("np.unstack", "axis"): 1, ("np.take", "axis"): -2, ("np.linalg.vector_norm", "axis"): 1,
-    ("np.linalg.cross", "axis"): 1,
+    ("np.linalg.cross", "axis"): 1, ("np.bincount", "weights"): VECTOR[:3],
 }  # fmt: skip
 # Options that NumPy takes as **kwargs, and options that it wants together.
 MORE = {"np.clip": ("dtype", "where", "casting", "order", "subok"), "np.einsum": ("dtype", "casting", "order")}

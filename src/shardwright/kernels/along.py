@@ -84,6 +84,44 @@ def argsort(xp: Space, x: Data, axis: int, descending: bool, stable: bool) -> Da
     return xp.astype(x.shape[axis] - 1 - order, np.int64)
 
 
+def _first_rows(call: Call, count: int, order: Data, *data: Data) -> tuple[Data, ...]:
+    """The first rows of some data in an order along the call's axis."""
+    axis = call.n + call.attrs["axis"]
+    some = order[(*(slice(None),) * axis, slice(0, count))]
+    return tuple(call.xp.take_along_axis(x, some, axis=axis) for x in data)
+
+
+def _ranking(call: Call, x: Data) -> Data:
+    """The order of rows from the first that is selected; of equal elements the first comes first, NaNs are the largest."""
+    return argsort(call.xp, x, call.n + call.attrs["axis"], call.attrs["largest"], stable=True)
+
+
+def top_k(call: Call, x: Data) -> tuple[Data, ...]:
+    """The first k elements of a dim that is whole, and their places."""
+    order = _ranking(call, x)
+    places = order[(*(slice(None),) * (call.n + call.attrs["axis"]), slice(0, call.attrs["k"]))]
+    return (*_first_rows(call, call.attrs["k"], order, x), places)
+
+
+def candidates(call: Call, x: Data) -> tuple[Data, ...]:
+    """A shard's first elements, as many as it may pass on, and their places in the whole dim."""
+    xp, dim, layout = call.xp, call.attrs["axis"], call.operands[0]
+    axis, count = call.n + dim, call.results[0].local_shape[dim]
+    order = _ranking(call, x)
+    real = call.mask(0, [dim])
+    if real is not None:  # rows that are padding come last
+        padding = xp.take_along_axis(xp.broadcast_to(xp.asarray(~real), x.shape), order, axis=axis)
+        order = xp.take_along_axis(order, xp.argsort(xp.astype(padding, np.int8), axis=axis, stable=True), axis=axis)
+    (values,) = _first_rows(call, count, order, x)
+    places = order[(*(slice(None),) * axis, slice(0, count))]
+    return values, places + xp.asarray(call.spread(call.starts(layout, dim), len(layout.shape)))
+
+
+def merged(call: Call, values: Data, places: Data) -> tuple[Data, ...]:
+    """The first k of the candidates of all shards, which come in the order of their places."""
+    return _first_rows(call, call.attrs["k"], _ranking(call, values), values, places)
+
+
 def _sortable(xp: Space, x: Data) -> Data:
     """NumPy does not sort the NaNs of small floats of ml_dtypes last."""
     return xp.astype(x, np.float32) if is_small(xp.dtype(x)) else x

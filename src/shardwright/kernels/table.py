@@ -5,12 +5,15 @@ from typing import Any
 
 import shardwright.kernels.along as al
 import shardwright.kernels.assignment as asg
+import shardwright.kernels.attention as at
 import shardwright.kernels.dynamic as dy
 import shardwright.kernels.elementwise as el
 import shardwright.kernels.moves as mv
+import shardwright.kernels.scattering as sc
 import shardwright.kernels.windows as wi
 from shardwright.kernels.call import Call, Data
 from shardwright.kernels.contraction import contract
+from shardwright.kernels.grouped import grouped_matmul
 from shardwright.ops import OPS, small_dtype
 
 Kernel = Callable[..., Any]
@@ -23,7 +26,11 @@ KERNELS: dict[str, Kernel] = {
     **{name: el.of(function) for name, function in _OTHERWISE.items()},
     "sigmoid": el.of(el.sigmoid),
     "gelu": el.of(el.gelu),
+    "erf": el.of(el.erf_of),
+    "erfc": el.of(el.erfc_of),
     "astype": el.astype,
+    "bitcast": el.bitcast,
+    "make_complex": el.of(el.make_complex),
     "clip": el.of(el.clip),
     "isin": el.isin,
     "extremes": el.extremes,
@@ -37,6 +44,11 @@ KERNELS: dict[str, Kernel] = {
     "any": al.reduction("any", lambda dtype: False),
     "first_true": al.first_true,
     "einsum": contract,
+    "grouped_matmul": grouped_matmul,
+    "attention": at.attention,
+    "attention parts": at.parts,
+    "attention weights": at.weights,
+    "attention merged": at.merged,
     # moves
     "permute_dims": mv.permute_dims,
     "reshape": mv.reshape,
@@ -49,6 +61,7 @@ KERNELS: dict[str, Kernel] = {
     "pick": mv.pick,
     "assign": asg.assign,
     "scatter": asg.scatter,
+    "scatter_reduce": sc.scatter_reduce,
     "fill": asg.fill,
     "diagonal": al.linalg("diagonal"),
     # along dims
@@ -57,6 +70,9 @@ KERNELS: dict[str, Kernel] = {
     **{f"{name} after": al.after(name) for name in ("cumulative_sum", "cumulative_prod")},
     "sort": al.along(al.sort),
     "argsort": al.along(al.argsort),
+    "top_k": al.top_k,
+    "top_k candidates": al.candidates,
+    "top_k merged": al.merged,
     "searchsorted": al.searchsorted,
     **{name: al.along(al.fft(name)) for name in OPS if name.endswith(("fft", "fftn"))},
     "fftshift": al.along(al.shifted("fftshift")),
@@ -86,6 +102,9 @@ KERNELS: dict[str, Kernel] = {
     "index": dy.index,
     "repeat": dy.repeat,
 }
+
+# Bytes that a kernel needs for a while beside its operands and results, where that is more than their size tells.
+SCRATCH: dict[str, Callable[[Call], int]] = {"attention": at.scratch, "attention parts": at.scratch}
 
 PLAIN = frozenset(name for name, op in OPS.items() if op.elementwise and name not in _OTHERWISE)  # xp's own functions
 

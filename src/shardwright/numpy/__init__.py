@@ -10,6 +10,7 @@ import numpy as _np
 
 from shardwright.arrays import Array as _Array
 from shardwright.numpy import fft, linalg
+from shardwright.numpy.counting import bincount, histogram
 from shardwright.numpy.creation import (
     arange,
     asarray,
@@ -131,6 +132,7 @@ from shardwright.numpy.moves import (
     matrix_transpose,
     moveaxis,
     permute_dims,
+    put_along_axis,
     repeat,
     reshape,
     roll,
@@ -161,6 +163,7 @@ from shardwright.numpy.statistics import (
     sort,
     std,
     sum,
+    top_k,
     unique_all,
     unique_counts,
     unique_inverse,
@@ -195,6 +198,7 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "bincount",
     "bitwise_and",
     "bitwise_invert",
     "bitwise_left_shift",
@@ -246,6 +250,7 @@ __all__ = [
     "full_like",
     "greater",
     "greater_equal",
+    "histogram",
     "hypot",
     "iinfo",
     "imag",
@@ -295,6 +300,7 @@ __all__ = [
     "positive",
     "pow",
     "prod",
+    "put_along_axis",
     "radians",
     "real",
     "reciprocal",
@@ -324,6 +330,7 @@ __all__ = [
     "tanh",
     "tensordot",
     "tile",
+    "top_k",
     "tril",
     "triu",
     "trunc",

@@ -243,3 +243,20 @@ def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
         )
     result: Array = apply("take_along_axis", (a, row_indices("take_along_axis", a, rows, at)), Attrs(axis=at))
     return result
+
+
+def put_along_axis(x: Array, indices: Any, values: Any, /, axis: int) -> None:
+    """Replaces elements of x along a dim in place, one index for each; of several for one element the last one counts.
+
+    `nn.scatter_along_axis` adds instead, or takes products, maxima or minima.
+    """
+    if not isinstance(x, Array):
+        raise OperationError(f"put_along_axis changes an Array in place; got {type(x).__name__}.")
+    at = axis_of("put_along_axis", axis, x.ndim)
+    rows = lifted("put_along_axis", x, indices)[1]
+    if rows.ndim != x.ndim:
+        raise OperationError(
+            f"put_along_axis: indices of shape {rows.shape} for a tensor of shape {x.shape}. Give {x.ndim} dims."
+        )
+    places = [np.arange(n).reshape([-1 if e == d else 1 for e in range(x.ndim)]) for d, n in enumerate(x.shape)]
+    x[tuple(rows if d == at else place for d, place in enumerate(places))] = values

@@ -212,6 +212,25 @@ def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool
     return result
 
 
+class TopK(NamedTuple):
+    """Selected elements along a dim, and their places."""
+
+    values: Array
+    indices: Array
+
+
+def top_k(x: Any, /, k: int, *, axis: int = -1, largest: bool = True) -> TopK:
+    """The k largest elements along a dim in descending order, or the k smallest in ascending order, and their indices.
+
+    Of equal elements the first comes first; NaNs are larger than all else. Along a split dim devices exchange their own k.
+    """
+    a = array("top_k", x)
+    at, count = axis_of("top_k", axis, a.ndim), integer("top_k", "k", k)
+    if not 0 <= count <= a.shape[at]:
+        raise OperationError(f"top_k: k={count} of a dim of size {a.shape[at]}. Give 0 to {a.shape[at]}.")
+    return TopK(*apply("top_k", (a,), Attrs(axis=at, k=count, largest=bool(largest))))
+
+
 class UniqueAll(NamedTuple):
     """The result of `unique_all`."""
 

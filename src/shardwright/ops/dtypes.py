@@ -18,6 +18,11 @@ def first(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
     return (kinds[0],)
 
 
+def with_places(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
+    """The dtype of the first operand, and int64 for where its elements are."""
+    return kinds[0], np.dtype(np.int64)
+
+
 def promoted(kinds: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
     """The dtype that all operands promote to."""
     return (np.result_type(*(kind if isinstance(kind, np.dtype) else kind(1) for kind in kinds)),)
@@ -62,6 +67,12 @@ def as_ran(function: Callable[..., Any], ndim: int = 1) -> Dtypes:
 def is_small(dtype: DType) -> bool:
     """Whether a dtype is one of the small floats of ml_dtypes."""
     return dtype.type.__module__.split(".")[0] == "ml_dtypes"
+
+
+def work_dtype(dtype: DType) -> DType:
+    """What sums of many terms are computed in: float32 for smaller floats."""
+    small = is_small(dtype) or (dtype.kind == "f" and dtype.itemsize < 4)
+    return np.dtype(np.float32) if small else dtype
 
 
 @cache

@@ -167,6 +167,8 @@ def kept_of_operand(
     """The partial axes an operand has in a strategy that keeps some; None where that would not be linear."""
     if not kept:
         return ()
+    if at in rule.constants:
+        return None if any(axis in mesh.cut(operands[at].partial, by=kept) for axis in kept) else ()
     if rule.linear not in ("mul", "first", "over"):
         return kept
     if rule.linear != "mul" and at > 0 and any(axis in mesh.cut(operands[at].partial, by=kept) for axis in kept):

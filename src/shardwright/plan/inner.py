@@ -1,4 +1,5 @@
-"""What devices exchange while they compute: rows that are fetched, totals of shards, extremes of their data.
+"""What devices exchange while they compute: rows that are fetched, totals of shards, candidates, scores, extremes of their
+data.
 
 All of it follows from an operation's rule and from where its operands and results lie.
 """
@@ -10,6 +11,7 @@ import numpy as np
 
 from shardwright.ops import Rule
 from shardwright.plan.fetch import Fetch
+from shardwright.plan.reshard import move_steps
 from shardwright.plan.rings import Reduce
 from shardwright.plan.steps import Move, Step
 from shardwright.sharding import P, Sharding, layout_of
@@ -57,6 +59,49 @@ def totals_of(sharding: Sharding, shape: Shape, dim: int) -> tuple[Shape, Shardi
     rows = tuple(sharding.parts(dim) if d == dim else n for d, n in enumerate(shape))
     cuts = {d: sharding.offsets_of(d) for d in range(len(shape)) if d != dim and sharding.offsets_of(d)}
     return rows, sharding.replace(offsets=cuts, halo={}).for_shape(rows)
+
+
+def candidates_of(rule: Rule, sharding: Sharding, shape: Shape) -> tuple[Shape, Sharding]:
+    """A tensor of the candidates that shards pass on along the factor of a rule's `selects`: its shape, and its sharding beside
+    the operand's."""
+    at, count = _selected(rule)
+    sizes = np.minimum(layout_of(sharding, shape).dims[at].sizes, count)
+    cuts = {d: sharding.offsets_of(d) for d in range(len(shape)) if sharding.offsets_of(d)}
+    cuts[at] = tuple(np.concatenate([[0], np.cumsum(sizes)]).tolist())
+    rows = tuple(cuts[at][-1] if d == at else n for d, n in enumerate(shape))
+    return rows, sharding.replace(offsets=cuts, halo={}).for_shape(rows)
+
+
+def candidates_steps(rule: Rule, sharding: Sharding, shape: Shape, dtype: "np.dtype[Any]") -> tuple[Step, ...]:
+    """The steps that bring the candidates of every shard to all of them."""
+    at, _ = _selected(rule)
+    if sharding.parts(at) == 1:
+        return ()
+    rows, source = candidates_of(rule, sharding, shape)
+    whole = [() if d == at else axes for d, axes in enumerate(source.dims)]
+    cuts = {d: source.offsets_of(d) for d in range(len(shape)) if d != at and source.offsets_of(d)}
+    return move_steps(source, source.replace(spec=P(*whole), offsets=cuts).for_shape(rows), rows, dtype)
+
+
+def _selected(rule: Rule) -> tuple[int, int]:
+    """The dim of the first operand that rows are selected along, and how many candidates a shard has at most."""
+    assert rule.selects is not None
+    factor, count = rule.selects
+    return rule.inputs[0].index((factor,)), count
+
+
+def scores_of(rule: Rule, result: Sharding, reduction: str) -> tuple[Shape, Sharding]:
+    """A number for each row of the result, partial along the axes that the result is: its shape and sharding."""
+    rows = rule.out_shape()[:-1]
+    cuts = {d: result.offsets_of(d) for d in range(len(rows)) if result.offsets_of(d)}
+    spec = P(*result.dims[:-1])
+    return rows, Sharding(result.mesh, spec, partial=result.partial, reduction=reduction, offsets=cuts).for_shape(rows)
+
+
+def scores_steps(rule: Rule, result: Sharding, reduction: str, dtype: "np.dtype[Any]") -> tuple[Step, ...]:
+    """The step that combines such a number over the axes that split the factor of a rule's `normalizes`."""
+    rows, partial = scores_of(rule, result, reduction)
+    return move_steps(partial, partial.replace(partial=()).for_shape(rows), rows, dtype)
 
 
 def extremes_steps(sharding: Sharding, shape: Shape, dtype: "np.dtype[Any]") -> tuple[Step, ...]:

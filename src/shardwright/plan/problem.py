@@ -199,12 +199,13 @@ class Problem:
     def _acts(self, piece: str, factor: str | None) -> list[int]:
         """For each operand what it must do about a piece that is put to a factor."""
         acts = []
-        for factors, found, partial in zip(self._factors, self.found, self.partial, strict=True):
+        for at, (factors, found, partial) in enumerate(zip(self._factors, self.found, self.partial, strict=True)):
             has = factor in factors
             if found.get(piece):
                 acts.append(_STAY if factor in found[piece] else _MOVE if has else _GATHER)
             elif piece in partial:
-                acts.append(_STAY if factor == PARTIAL else _SCATTER if has else _REDUCE)
+                stays = factor == PARTIAL or (self.rule.joins and at == 0 and factor in self.rule.sums)
+                acts.append(_STAY if stays else _SCATTER if has else _REDUCE)
             else:
                 acts.append(_SLICE if has else _STAY)
         return acts
@@ -212,7 +213,8 @@ class Problem:
     def _effect(self, piece: str, factor: str | None) -> _Effect:
         """What putting a piece to a factor does."""
         acts, left = self._acts(piece, factor), self._is_left(factor)
-        crossed = left + sum([act > _SLICE for act in acts])
+        moved = [act > _SLICE and local > 0 for act, local in zip(acts, self._local, strict=True)]
+        crossed = (left and self._out_bytes > 0) + sum(moved)  # what has no elements costs nothing
         hops, pace, size = self._crossing(piece)
         return _Effect(crossed * hops, pace, size, acts, factor in self._split, left, factor in self.rule.sizes)
 
@@ -286,7 +288,7 @@ class Problem:
             _, pace, n, acts, _, _, _ = self._effects[piece][factor]
             size[acts[at]] *= n
             along += pace if acts[at] > _SLICE else 0.0
-        if not along:
+        if not along or not local:
             return 0.0
         received = (1 - 1 / size[_SCATTER]) * local
         local /= size[_SCATTER]

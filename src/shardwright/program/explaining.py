@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from shardwright.engines import padded_bytes
 from shardwright.hardware import Hardware
+from shardwright.lines import Line
 from shardwright.mesh import Mesh
 from shardwright.plan import Each, Fused, LocalStep, OperationPlan, Step, work_of
 from shardwright.program.explanation import Explanation, Machine, Use
@@ -147,7 +148,8 @@ class _Rows:
         axes = dict.fromkeys(axis for kind in node.types if kind.sharding is not None for axis in kind.sharding.axes)
         known = self.program.origins.get(node, {})
         origins = {axis: known.get(axis) or f"{node.title}, by cost" for axis in axes}
-        return Row(name, node.source, operands, results, *figures, memory, origins, node.plan, **extra)
+        stack = node.source.stack if isinstance(node.source, Line) else ""
+        return Row(name, node.source, operands, results, *figures, memory, origins, node.plan, stack=stack, **extra)
 
     def _computed(self, node: Node) -> dict[str, Any]:
         """The work of a local step, the bytes that it touches, and the time that they take on a chip."""

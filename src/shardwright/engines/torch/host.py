@@ -45,6 +45,7 @@ HOST: dict[str, tuple[str, str]] = {  # function: the letters of dtypes, and why
     "reciprocal": ("biuc", "torch's is a float for integers, and for complex 0 another infinity"),
     "rint": ("c", "torch has none for complex numbers"),
     "round": ("b", "torch has none for booleans"),
+    "scatter_reduce": ("c", "torch neither orders complex numbers nor combines products of them"),
     "searchsorted": ("bc", "torch has none for booleans and complex numbers"),
     "sign": ("c", "torch's differs where a part is infinite"),
     "sort": ("c", _ORDER),
