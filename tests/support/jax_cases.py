@@ -392,6 +392,15 @@ case(
 
 case("jit", lambda x: jax.jit(lambda x: x + 1)(x) * 2, X)
 case("custom_jvp", lambda x: jax.nn.relu(x) + jax.grad(lambda x: jax.nn.silu(x).sum())(x), X)
+
+
+@jax.custom_vjp
+def doubled(x):
+    return x * 2
+
+
+doubled.defvjp(lambda x: (x * 2, x), lambda x, g: (g * jnp.cos(x),))
+case("custom_vjp", lambda x: doubled(x) + jax.grad(lambda x: doubled(x).sum())(x), X)
 case("checkpoint", lambda x: jax.grad(lambda x: jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))(x).sum())(x), X)
 case("stop_gradient", lambda x: jax.grad(lambda x: (lax.stop_gradient(x) * x).sum())(x), X)
 case("optimization_barrier", lambda x, y: lax.optimization_barrier((x, y)), X, Y)

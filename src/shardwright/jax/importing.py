@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -66,12 +67,12 @@ class ImportedFunction:
             raise ArrayError(
                 f"{self.__name__}: no argument is an Array, and there is no mesh. Give Arrays, or use .sjit(mesh, rules)."
             )
-        names = self._paths()
-        values = [self._argument(*entry) for entry in zip(names, leaves, self._kinds, strict=True)]
+        values = [self._argument(*entry) for entry in zip(self._paths, leaves, self._kinds, strict=True)]
         with mesh, xla.shared_constants():
             made = interpreting.run(self.jaxpr.jaxpr, self.jaxpr.consts, values)
             return jax.tree.unflatten(self._out_tree, [xla.lifted(x) for x in made])
 
+    @cached_property
     def _paths(self) -> list[str]:
         """The names of the arguments' leaves: parameter, then path, in JAX's order."""
         pairs = jax.tree_util.tree_flatten_with_path(self.arguments_in_order())[0]
