@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP_QUIET := --quiet --disable-pip-version-check
 
-.PHONY: demo test lint types bench bench-memory clean
+.PHONY: demo test test-models lint types bench bench-memory measure clean
 
 demo: .venv-demo/.installed
 	.venv-demo/bin/shardwright demo
@@ -14,6 +14,10 @@ test: lint types
 	.venv/bin/python -m pytest tests/multiprocess || failed="$$failed tests/multiprocess"; \
 	if [ -n "$$failed" ]; then echo "make test: FAILED in:$$failed"; exit 1; fi; \
 	echo "make test: everything passed"
+
+# All imported models: forward on four meshes, what they gather, and training steps.
+test-models: .venv/.installed
+	.venv/bin/python -m pytest -n 2 --dist loadgroup tests/models/all_models.py
 
 lint: .venv/.installed
 	.venv/bin/ruff check .
@@ -28,6 +32,9 @@ bench: .venv/.installed
 bench-memory: .venv/.installed
 	.venv/bin/python benchmarks/memory.py
 
+measure: .venv/.installed
+	.venv/bin/python benchmarks/links.py
+
 clean:
 	rm -rf .venv .venv-demo
 
@@ -40,4 +47,5 @@ clean:
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install $(PIP_QUIET) -e '.[dev]'
 	.venv/bin/python -m pip install $(PIP_QUIET) --no-deps torch-mlir==20261001  # real MLIR, for tests/conformance
+	.venv/bin/python -m pip install $(PIP_QUIET) --no-deps timm==1.0.31 torchvision==0.28.0  # with the torch that is here
 	touch $@

@@ -4,6 +4,7 @@ import sys
 
 import foundation
 import gaps
+import imported
 import jax_engine
 import jax_front
 import mlir_front
@@ -27,6 +28,7 @@ def main() -> int:
     torch_engines.main()
     jax_front.main()
     jax_engine.main()
+    imported.main()
     print(f"\n{len(MISSED)} goals missed" + "".join(f"\n  {name}" for name in MISSED))
     return 1 if MISSED else 0
 

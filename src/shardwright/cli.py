@@ -1,10 +1,10 @@
-"""The command line: `shardwright demo`, `run`, `mlir`, `hardware`, `calibrate`."""
+"""The command line: `shardwright demo`, `run`, `mlir`, `hardware`, `calibrate`, `explain`."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 
-from shardwright import __version__, cli_hardware, cli_mlir
+from shardwright import __version__, cli_hardware, cli_mlir, cli_models
 from shardwright.demo import demo
 from shardwright.errors import ShardwrightError
 
@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demonstrate.set_defaults(call=lambda _: demo())
     cli_mlir.add_commands(commands)
     cli_hardware.add_commands(commands)
+    cli_models.add_commands(commands)
     given = parser.parse_args(arguments)
     if given.command is None:
         parser.print_help()

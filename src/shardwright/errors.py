@@ -55,6 +55,10 @@ class TraceError(ShardwrightError, TypeError):
     """A function being traced needs the values of an array."""
 
 
+class ModelError(ShardwrightError, NotImplementedError):
+    """A model of another framework that can't be imported, or an operation of it that is not known."""
+
+
 class ProgramError(ShardwrightError, ValueError):
     """An invalid program, or arguments and shardings that don't match it."""
 

@@ -5,9 +5,10 @@ array that a rule does not cover is an error that lists the paths; it is never s
 """
 
 import abc
+import copy
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardwright.errors import ShardingError, ShardwrightError, TreeError
@@ -222,6 +223,25 @@ def match_sharding_rule(rule: Any, tree: Any, mesh: Mesh) -> Any:
     """
     found = resolved(rule, tree, mesh, "match_sharding_rule")
     return unflatten(structure_of(tree), found)
+
+
+def resolved_by_name(rule: Any, tensors: Mapping[str, Any], mesh: Mesh, what: str) -> dict[str, Sharding | None]:
+    """The sharding of each tensor by its dotted name, such as 'layers.0.weight'; None for entries that are not tensors.
+
+    A pattern with '/' is matched against paths such as 'layers/0/weight', any other against the names themselves.
+    """
+    tree = {_path(name): tensor for name, tensor in tensors.items() if is_array(tensor)}
+    if isinstance(rule, Mapping):
+        rule = {_path(name): entry for name, entry in rule.items()}
+    if isinstance(rule, TreePathShardingRule):
+        rule = copy.copy(rule)
+        rule.search = lambda pattern, path: pattern.search(path if "/" in pattern.pattern else path.replace("/", "."))
+    found = dict(zip(tree, resolved(rule, tree, mesh, what), strict=True))
+    return {name: found.get(_path(name)) for name in tensors}
+
+
+def _path(name: str) -> str:
+    return name.replace(".", "/")
 
 
 def resolved(rule: Any, tree: Any, mesh: Mesh, what: str) -> list[Sharding | None]:

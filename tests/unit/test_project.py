@@ -35,11 +35,12 @@ LAYERS = [
     ["rules"],
     ["program"],
     ["xla"],
+    ["imported"],
     ["jax", "mlir", "ttnn", "torch"],  # front ends: siblings
     ["viz"],
     ["demo"],
     ["__init__"],
-    ["cli_hardware", "cli_mlir"],
+    ["cli_hardware", "cli_mlir", "cli_models"],
     ["cli"],
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

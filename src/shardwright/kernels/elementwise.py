@@ -172,7 +172,8 @@ def erf_of(xp: Space, x: Data) -> Data:
     size = xp.abs(wide)
     near = xp.clip(size, None, 0.46875)
     value = xp.where(size <= 0.46875, near * _ratio(_NEAR, near * near), 1 - erfc(xp, size))
-    return _narrowed(xp, x, xp.copysign(value, wide))
+    value = xp.where(xp.isfinite(wide), xp.copysign(value, wide), xp.clip(wide, -1.0, 1.0))  # a NaN stays one
+    return _narrowed(xp, x, value)
 
 
 def erfc_of(xp: Space, x: Data) -> Data:

@@ -5,6 +5,7 @@ from typing import Any
 
 import shardwright.kernels.along as al
 import shardwright.kernels.assignment as asg
+import shardwright.kernels.attention as at
 import shardwright.kernels.dynamic as dy
 import shardwright.kernels.elementwise as el
 import shardwright.kernels.moves as mv
@@ -12,6 +13,7 @@ import shardwright.kernels.scattering as sc
 import shardwright.kernels.windows as wi
 from shardwright.kernels.call import Call, Data
 from shardwright.kernels.contraction import contract
+from shardwright.kernels.grouped import grouped_matmul
 from shardwright.ops import OPS, small_dtype
 
 Kernel = Callable[..., Any]
@@ -42,6 +44,11 @@ KERNELS: dict[str, Kernel] = {
     "any": al.reduction("any", lambda dtype: False),
     "first_true": al.first_true,
     "einsum": contract,
+    "grouped_matmul": grouped_matmul,
+    "attention": at.attention,
+    "attention parts": at.parts,
+    "attention weights": at.weights,
+    "attention merged": at.merged,
     # moves
     "permute_dims": mv.permute_dims,
     "reshape": mv.reshape,
@@ -95,6 +102,9 @@ KERNELS: dict[str, Kernel] = {
     "index": dy.index,
     "repeat": dy.repeat,
 }
+
+# Bytes that a kernel needs for a while beside its operands and results, where that is more than their size tells.
+SCRATCH: dict[str, Callable[[Call], int]] = {"attention": at.scratch, "attention parts": at.scratch}
 
 PLAIN = frozenset(name for name, op in OPS.items() if op.elementwise and name not in _OTHERWISE)  # xp's own functions
 

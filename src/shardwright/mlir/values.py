@@ -30,6 +30,7 @@ class View:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self._bases: dict[Node, Value] = {}  # what reshaped values were before
+        self._signs: dict[Node, Value] = {}  # what integers were before only their sign was reinterpreted
 
     @property
     def trace(self) -> Trace:
@@ -90,8 +91,16 @@ class View:
         return self.reshaped(value, (1,) * len(other.shape))
 
     def cast(self, value: Value, dtype: "np.dtype[Any]") -> Value:
-        """Elements converted."""
-        return value if value.dtype == dtype else self.row("astype", value, dtype=np.dtype(dtype))
+        """Elements converted; bits that get their sign back are those they were."""
+        if value.dtype == dtype:
+            return value
+        if not is_known(value) and value.node in self._signs and self._signs[value.node].dtype == dtype:
+            return self._signs[value.node]
+        made = self.row("astype", value, dtype=np.dtype(dtype))
+        turned = {value.dtype.kind, made.dtype.kind} == {"i", "u"} and value.dtype.itemsize == made.dtype.itemsize
+        if turned and not is_known(made):
+            self._signs[made.node] = value
+        return made
 
     def _constant(self, value: Any) -> Value:
         raise NotImplementedError

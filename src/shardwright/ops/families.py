@@ -334,6 +334,21 @@ def take_along_axis(shapes: Shapes, attrs: Attrs) -> Rule:
     return rule("take_along_axis", f"{' '.join(names)}, {' '.join(other)} -> {' '.join(result)}", shapes, whole=whole)
 
 
+def attention(shapes: Shapes, attrs: Attrs) -> Rule:
+    """Queries `… (h g) q d`, keys `… h s d`, values `… h s e` and perhaps a mask that broadcasts to `… (h g) q s`."""
+    heads, shared = shapes[0][-3], shapes[1][-3]
+    sizes = {"h": shared, "g": heads // shared} if heads != shared else {"h": heads}
+    head = "(h g)" if heads != shared else "h"
+    text = f"... {head} q d, ... h s d, ... h s e"
+    if len(shapes) > 3:
+        full = zip((head, "q", "s"), (heads, shapes[0][-2], shapes[1][-2]), strict=True)
+        own = (1,) * (3 - len(shapes[3])) + shapes[3][-3:]
+        dims = [factor if n == size else "()" for (factor, size), n in zip(full, own, strict=True)]
+        text += f", {'... ' if len(shapes[3]) > 3 else ''}{' '.join(dims[max(3 - len(shapes[3]), 0) :])}"
+    fitted = rule("attention", f"{text} -> ... {head} q e", shapes, sums={"s": "sum"}, whole="d", sizes=sizes)
+    return replace(fitted, normalizes="s")
+
+
 def windows(name: str) -> RuleMaker:
     """`b spatial… c`, and for a convolution `window… c o`; attrs: maps, one RowMap per spatial dim; groups."""
 

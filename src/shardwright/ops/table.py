@@ -57,7 +57,7 @@ abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bi
 bitwise_right_shift bitwise_xor ceil conj copysign cos cosh divide equal exp expm1 floor floor_divide greater
 greater_equal hypot imag isfinite isinf isnan less less_equal log log1p log2 log10 logaddexp logical_and logical_not
 logical_or logical_xor maximum minimum multiply negative nextafter not_equal positive pow real reciprocal remainder
-round sign signbit sin sinh square sqrt subtract tan tanh trunc where fmax fmin exp2 cbrt rint degrees radians
+round sign signbit sin sinh square sqrt subtract tan tanh trunc where fmax fmin fmod exp2 cbrt rint degrees radians
 """.split()
 
 
@@ -124,6 +124,8 @@ OPS: dict[str, Op] = _rows_of(
     Op("first_true", f.reduced("first_true", "min"), dt.always(np.int64)),
     # products
     Op("einsum", f.einsum, dt.promoted, w.TWO, contracts=True),
+    Op("grouped_matmul", f.as_text("grouped_matmul", "t k, g k n, s -> t n", sums="k g", whole="s"), dt.first, w.grouped),
+    Op("attention", f.attention, dt.first, w.attention),
     # moves
     _moves("permute_dims", f.permute_dims),
     _moves("reshape", f.reshape),

@@ -19,6 +19,7 @@ from operator import itemgetter
 import numpy as np
 
 from shardwright.mesh import Mesh
+from shardwright.ops import work_dtype
 from shardwright.plan.factors import (
     PARTIAL,
     Placement,
@@ -31,7 +32,7 @@ from shardwright.plan.factors import (
     owned_cuts,
     result_cuts,
 )
-from shardwright.plan.inner import candidates_steps, extremes_steps, fetch_of, totals_steps
+from shardwright.plan.inner import candidates_steps, extremes_steps, fetch_of, scores_steps, totals_steps
 from shardwright.plan.problem import NEGLIGIBLE, Problem, Shape, work_of
 from shardwright.plan.reshard import Cost, move_costs, move_steps
 from shardwright.plan.steps import Step
@@ -269,10 +270,10 @@ def price_of(problem: Problem, strategy: Strategy, limit: float = math.inf) -> P
 
 
 def inner_steps(problem: Problem, operands: Sequence[Sharding], results: Sequence[Sharding]) -> list[Step]:
-    """The steps between operands in place and results: rows fetched, totals or candidates gathered, extremes
-    compared."""
+    """The steps between operands in place and results: rows fetched, totals or candidates gathered, scores and
+    extremes compared."""
     rule, shapes, dtypes = problem.rule, problem.shapes, problem.dtypes
-    if not (rule.rows or rule.prefix or rule.agrees or rule.selects):
+    if not (rule.rows or rule.prefix or rule.agrees or rule.selects or rule.normalizes):
         return []
     steps: list[Step] = [
         step
@@ -284,6 +285,9 @@ def inner_steps(problem: Problem, operands: Sequence[Sharding], results: Sequenc
     if rule.selects:
         for dtype in (dtypes[0], np.dtype(np.int64)):  # candidates and their places
             steps += candidates_steps(rule, operands[0], shapes[0], dtype)
+    if rule.normalizes and results[0].partial:
+        for reduction in ("max", "sum"):  # the largest scores, the weights
+            steps += scores_steps(rule, results[0], reduction, work_dtype(dtypes[0]))
     if rule.agrees:
         steps += extremes_steps(operands[0], shapes[0], dtypes[0])
     return [step for step in steps if step.received]

@@ -4,7 +4,7 @@ from shardwright.program.constraints import with_sharding_annotation, with_shard
 from shardwright.program.control import cond, scan, while_loop
 from shardwright.program.explaining import explained, machine_of
 from shardwright.program.explanation import Explanation
-from shardwright.program.jit import SJIT, explain, sjit
+from shardwright.program.jit import SJIT, Applied, explain, sjit
 from shardwright.program.local_tracing import KnownKey, LocalTrace, RowKey
 from shardwright.program.lowering import lower
 from shardwright.program.measuring import measure
@@ -36,6 +36,7 @@ from shardwright.program.tracing import Trace, Traced, current_trace, trace
 
 __all__ = [
     "SJIT",
+    "Applied",
     "Apply",
     "Compute",
     "Cond",

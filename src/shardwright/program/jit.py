@@ -377,6 +377,29 @@ class _Seen:
             return False
 
 
+class Applied:
+    """A jitted function whose first arguments are given: a function of the others. `first` may be abstract until it runs."""
+
+    def __init__(self, program: SJIT, first: tuple[Any, ...], placed: Callable[[], tuple[Any, ...]]) -> None:
+        self.program, self.first, self._placed = program, first, placed
+        self.__name__, self.__doc__ = program.__name__, program.__doc__
+        self._arrays: tuple[Any, ...] | None = None
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """The first arguments as arrays; they are placed when they are first needed, since explaining needs no engine."""
+        if self._arrays is None:
+            self._arrays = self._placed()
+        return self._arrays
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.program(*self.arrays, *args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The program for arguments of this kind, without running it."""
+        return self.program.lower(*self.first, *args, **kwargs)
+
+
 class Bound:
     """A jitted method of one object: the object's own programs, whose arguments are those after `self`."""
 
@@ -455,6 +478,9 @@ def lowered_for(
     """A function lowered for arguments, and their leaves."""
     if isinstance(function, Bound):
         function = function.program
+    if isinstance(function, Applied):
+        first = function.first if what == "explain" else function.arrays  # what runs needs elements
+        function, args = function.program, (*first, *args)
     known = function if isinstance(function, SJIT) else sjit(function)
     leaves = known.leaves(*args, **kwargs)
     if not any(is_dynamic(leaf) for leaf in leaves):

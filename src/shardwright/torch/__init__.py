@@ -14,16 +14,22 @@ except ModuleNotFoundError as error:
     ) from error
 
 from shardwright.torch.arrays import from_dtensor, to_dtensor
+from shardwright.torch.aten import register
+from shardwright.torch.importing import load
 from shardwright.torch.meshes import from_device_mesh, to_device_mesh
 from shardwright.torch.modules import gather_module, match_sharding_rule, shard_module
 from shardwright.torch.placements import from_placements, to_placements
+from shardwright.torch.steps import load_step
 
 __all__ = [
     "from_device_mesh",
     "from_dtensor",
     "from_placements",
     "gather_module",
+    "load",
+    "load_step",
     "match_sharding_rule",
+    "register",
     "shard_module",
     "to_device_mesh",
     "to_dtensor",

@@ -1,6 +1,5 @@
 """Modules sharded by rules: their parameters and buffers become DTensors, or arrays where there is one process."""
 
-import copy
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +14,7 @@ from shardwright.arrays import Array, shard
 from shardwright.engines.torch.processes import has_group
 from shardwright.errors import ArrayError, MeshError, ShardingError, ShardwrightError
 from shardwright.mesh import Mesh
-from shardwright.rules import TreePathShardingRule, is_array, resolved
+from shardwright.rules import resolved_by_name
 from shardwright.sharding import Sharding, layout_of
 from shardwright.torch.meshes import check_ascending, from_device_mesh, own_place, to_device_mesh
 from shardwright.torch.placements import from_placements, to_placements
@@ -116,24 +115,7 @@ def match_sharding_rule(
             raise ShardingError(
                 f"match_sharding_rule, {name!r}: a lazy parameter has no shape yet. Run the module once on an input first."
             )
-    tree = {_path(name): tensor for name, tensor in tensors.items() if is_array(tensor)}
-    if isinstance(rule, Mapping):
-        rule = {_path(name): entry for name, entry in rule.items()}
-    found = dict(zip(tree, resolved(_for_names(rule), tree, mesh, "match_sharding_rule"), strict=True))
-    return {name: found.get(_path(name)) for name in tensors}
-
-
-def _path(name: str) -> str:
-    return name.replace(".", "/")
-
-
-def _for_names(rule: Any) -> Any:
-    """The rule with patterns that may also be written for names with dots."""
-    if not isinstance(rule, TreePathShardingRule):
-        return rule
-    result = copy.copy(rule)
-    result.search = lambda pattern, path: pattern.search(path if "/" in pattern.pattern else path.replace("/", "."))
-    return result
+    return resolved_by_name(rule, tensors, mesh, "match_sharding_rule")
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:

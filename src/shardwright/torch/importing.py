@@ -1,0 +1,193 @@
+"""`sw.torch.load`: a module, or what torch.export made of one, as a function on arrays."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from shardwright.arrays import Array, PerDevice, ShapeDtype, host_array
+from shardwright.errors import ModelError
+from shardwright.imported import Imported
+from shardwright.mesh import Mesh, current_mesh
+from shardwright.torch.graphs import Frame, Graph, is_host, unknown_error
+from shardwright.trees import flatten
+
+
+def load(model: Any, *inputs: Any, **named: Any) -> Imported:
+    """A module as a function on arrays: `model(parameters, *inputs)`, with `bind`, `sjit` and `explain` for rules on its names.
+
+    >>> from shardwright.sharding import P
+    >>> model = load(torch.nn.Linear(4, 6), torch.ones(2, 4))
+    >>> model
+    Linear(parameters, input): 2 parameters
+    >>> step = model.sjit(Mesh(tp=2), {"weight": P("tp"), "bias": P("tp")})
+    >>> step(torch.ones(2, 4)).shape
+    (2, 6)
+
+    `model` is a module with example inputs, which is exported, or an ExportedProgram. Parameters and inputs may be on the meta
+    device: then the model can be explained and planned, not run. Tied parameters have the name of the first. Buffers and
+    constants are part of the function, and every device holds them. `load_step` is for training steps.
+    """
+    if isinstance(model, torch.export.ExportedProgram):
+        if inputs or named:
+            raise ModelError("An ExportedProgram has its example inputs already: write sw.torch.load(exported).")
+        return _exported(model, _class_of(model))
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(f"sw.torch.load takes a module or an ExportedProgram; got {type(model).__name__}.")
+    return _exported(exported_of(model, inputs, named), type(model).__name__)
+
+
+def exported_of(module: torch.nn.Module, inputs: Any, named: dict[str, Any]) -> torch.export.ExportedProgram:
+    """A module exported for these inputs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of tracing, by torch and by the model
+        return torch.export.export(module, inputs, kwargs=named or None, strict=False)
+
+
+def _class_of(exported: torch.export.ExportedProgram) -> str:
+    """The name of the class of the module that was exported, as its nodes know it."""
+    for node in exported.graph.nodes:
+        for _, kind in (node.meta.get("nn_module_stack") or {}).values():
+            return str(kind).rpartition(".")[2] if isinstance(kind, str) else str(kind.__name__)
+    return "model"
+
+
+def _exported(exported: torch.export.ExportedProgram, name: str) -> Imported:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = exported.run_decompositions({}) if exported.dialect == "TRAINING" else exported
+    signature = program.graph_signature
+    if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
+        changed = ", ".join([*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()][:5])
+        raise ModelError(
+            f"{name} changes {changed} in place while it runs; imported functions are pure. Call model.eval() before it is "
+            f"exported, or return the new values."
+        )
+    state: dict[str, Any] = {**program.constants, **program.state_dict}
+    parameters: dict[str, Any] = {}
+    owners: dict[str, str] = {}
+    known: dict[str, Any] = {}
+    unplaced = []
+    first: dict[int, str] = {}
+    for place, target in signature.inputs_to_parameters.items():
+        tensor = state[target]
+        owners[place] = first.setdefault(id(tensor), target)
+        parameters.setdefault(owners[place], host_or_abstract(tensor))
+    for place, target in {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}.items():
+        tensor = state[target]
+        if is_host(tensor):
+            known[place] = tensor.detach()
+        else:  # without elements: an input like a parameter, on every device
+            owners[place], parameters[target] = target, host_or_abstract(tensor)
+            unplaced.append(target)
+    for place in signature.inputs_to_lifted_custom_objs:
+        known[place] = None
+    plain = {spec.arg.name: spec.arg.value for spec in signature.input_specs if hasattr(spec.arg, "value")}
+    graph = Graph(program.graph, program.graph_module, {**known, **plain})
+    if graph.unknown:
+        raise unknown_error(name, graph.unknown)
+    return Imported(name, _Caller(program, graph, owners, set(plain)), parameters, _input_names(program), unplaced)
+
+
+def host_or_abstract(tensor: torch.Tensor) -> Any:
+    """A parameter as a host array that shares its memory, or its shape and dtype."""
+    return host_array(tensor) if is_host(tensor) else ShapeDtype(tuple(tensor.shape), tensor.dtype)
+
+
+def _input_names(program: torch.export.ExportedProgram) -> tuple[str, ...]:
+    """The names of the inputs as the forward function has them, positional ones first."""
+    spec = program.call_spec.in_spec
+    assert spec is not None
+    positional, named = spec.children()
+    given = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
+    call = program.module_call_graph[0].signature
+    names = list(getattr(call, "forward_arg_names", None) or [])
+    if len(names) < positional.num_children:
+        names = _by_leaves(positional, given)
+    return (
+        (*names[: positional.num_children], *named.context)
+        if named.num_children
+        else tuple(names[: positional.num_children])
+    )
+
+
+def _by_leaves(spec: Any, leaves: Sequence[str]) -> list[str]:
+    """A name for each argument, from that of its first leaf in the graph."""
+    names, at = [], 0
+    for number, child in enumerate(spec.children()):
+        names.append(leaves[at] if child.num_leaves == 1 and at < len(leaves) else f"input_{number}")
+        at += child.num_leaves
+    return names
+
+
+class _Caller:
+    """Runs a loaded graph on trees of arrays."""
+
+    def __init__(
+        self, program: torch.export.ExportedProgram, graph: Graph, owners: Mapping[str, str], plain: set[str]
+    ) -> None:
+        self._graph, self._owners, self._plain = graph, dict(owners), plain
+        self._in, self._out = program.call_spec.in_spec, program.call_spec.out_spec
+        self._places = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+        self._kwargs = self._in.children()[1].context if self._in is not None else []
+
+    def __call__(self, parameters: Mapping[str, Any], *inputs: Any) -> Any:
+        assert self._in is not None
+        assert self._out is not None
+        count = len(inputs) - len(self._kwargs)
+        tree = (tuple(inputs[:count]), dict(zip(self._kwargs, inputs[count:], strict=True)))
+        leaves, spec = pytree.tree_flatten(tree)
+        if spec != self._in:
+            raise ModelError(
+                f"The model was exported for inputs {self._in}; got {spec}. Pass the same tree of tensors."
+            )
+        frame = Frame(mesh_of((*flatten(dict(parameters))[0], *leaves)))
+        given = dict(zip(self._places, leaves, strict=True))
+        values = [
+            input_value(parameters[self._owners[name]] if name in self._owners else given[name], frame)
+            for name in self._graph.inputs
+        ]
+        with frame.mesh:
+            return tree_from(self._out, list(self._graph.run(values, frame)), frame)
+
+
+def mesh_of(leaves: Sequence[Any]) -> Mesh:
+    mesh = next((leaf.mesh for leaf in leaves if isinstance(leaf, Array | PerDevice)), None) or current_mesh()
+    if mesh is None:
+        raise ModelError(
+            "An imported model runs on a mesh: pass arrays, use model.sjit(mesh, rules), or write `with mesh:`."
+        )
+    return mesh
+
+
+def input_value(value: Any, frame: Frame) -> Any:
+    """An input as the graph reads it: host tensors become arrays."""
+    if isinstance(value, Array) or value is None or isinstance(value, bool | int | float | str):
+        return value
+    return frame.array(value if isinstance(value, torch.Tensor) else torch.as_tensor(value), False)
+
+
+def tree_from(spec: Any, leaves: list[Any], frame: Frame) -> Any:
+    """Outputs as the model gives them: tuples, lists and dicts; classes that hold named tensors become dicts."""
+    if spec.is_leaf():
+        leaf = leaves.pop(0)
+        return frame.array(leaf, False) if isinstance(leaf, torch.Tensor) else leaf
+    children = [tree_from(child, leaves, frame) for child in spec.children()]
+    if spec.type is None or spec.type is type(None):
+        return None
+    if spec.type is list:
+        return children
+    if spec.type is tuple:
+        return tuple(children)
+    if (
+        pytree.is_namedtuple_class(spec.type)
+        if hasattr(pytree, "is_namedtuple_class")
+        else hasattr(spec.type, "_fields")
+    ):
+        return spec.type(*children)
+    keys = spec.context[1] if isinstance(spec.context, tuple) and len(spec.context) == 2 else spec.context
+    if isinstance(keys, list | tuple) and len(keys) == len(children) and all(isinstance(key, str) for key in keys):
+        return dict(zip(keys, children, strict=True))
+    return tuple(children)
