@@ -298,6 +298,17 @@ case("einsum", lambda x, y: jnp.einsum("abc,dbc->adb", x, y), T, floats(3, 6, 4)
 case("vector product", lambda x, y: x[0] @ y[0], X, Y)
 case("dot of complex", lambda x, y: x @ y.T, Z, Z)
 
+GROUPS = np.array([2, 0, 3], np.int32)
+MATRICES = floats(3, 6, 5)
+case("ragged_dot", lax.ragged_dot, X, MATRICES, GROUPS)
+case(
+    "gradients of ragged_dot",
+    lambda x, w, n: jax.grad(lambda x, w: (lax.ragged_dot(x, w, n) ** 2).sum(), (0, 1))(x, w),
+    X,
+    MATRICES,
+    GROUPS,
+)
+
 NCHW, NHWC = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
 
 

@@ -13,6 +13,7 @@ import shardwright.jax.interpreting as interpreting
 from shardwright import xla
 from shardwright.arrays import Array, ShapeDtype
 from shardwright.errors import ArrayError, ProgramError, TreeError
+from shardwright.imported import Call
 from shardwright.jax.expanding import data_of
 from shardwright.jax.utils import key_name
 from shardwright.mesh import Mesh, current_mesh
@@ -135,6 +136,16 @@ class ImportedFunction:
     def explain(self, mesh: Mesh, rules: Any = None, *args: Any) -> Explanation:
         """What the function does and costs on a mesh, for the arguments it was loaded for, or others of their shapes."""
         return explain(self.sjit(mesh, rules), *(args or self.arguments_in_order()))
+
+    def planned(self, *args: Any) -> Call:
+        """The function, its arguments without elements and the names of their leaves, as a planner wants them."""
+        given = args or self.arguments_in_order()
+        leaves, structure = flatten(given)
+        abstract = [ShapeDtype(x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves]
+        paths = [path.partition("/") for path in paths_of(given)]
+        heads = list(self.arguments)
+        names = tuple(f"{heads[int(at)]}/{rest}" if rest else heads[int(at)] for at, _, rest in paths)
+        return Call(self, unflatten(structure, abstract), names)
 
 
 class _Found(ShardingRule):
