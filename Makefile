@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP_QUIET := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-models lint types bench bench-memory clean
+.PHONY: demo test test-models lint types bench bench-memory measure clean
 
 demo: .venv-demo/.installed
 	.venv-demo/bin/shardwright demo
@@ -31,6 +31,9 @@ bench: .venv/.installed
 
 bench-memory: .venv/.installed
 	.venv/bin/python benchmarks/memory.py
+
+measure: .venv/.installed
+	.venv/bin/python benchmarks/links.py
 
 clean:
 	rm -rf .venv .venv-demo

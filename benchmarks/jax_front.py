@@ -1,6 +1,7 @@
 """The JAX front end: warm calls against jax.jit and scalax, and rules on a large tree against scalax."""
 
 import os
+import random
 import time
 import warnings
 
@@ -53,12 +54,15 @@ def dispatch(leaves: int, rounds: int) -> None:
         helper = module.MeshShardingHelper((8,), ("x",))
         calls[name] = helper.sjit(step, in_shardings=(rule, P("x")), out_shardings=(rule, P()))
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
+    order = list(calls)
+    for number in range(rounds):
+        random.Random(number).shuffle(order)  # a call is quicker or slower after some of the others
+        for name in order:
             start = time.perf_counter()
-            result = call(tree, batch)
+            result = calls[name](tree, batch)
             times[name].append(time.perf_counter() - start)
             jax.block_until_ready(result)
+            del result  # or its arrays are freed while the next call is timed
     usual = {
         name: sorted(some)[rounds // 20] for name, some in times.items()
     }  # what others on the machine disturb least
@@ -96,7 +100,7 @@ def rules() -> None:
 
 def main() -> None:
     dispatch(leaves=4, rounds=3000)
-    dispatch(leaves=60, rounds=600)
+    dispatch(leaves=60, rounds=1500)
     rules()
 
 

@@ -1,4 +1,4 @@
-"""Prints the table of docs/models.md: Llama-3-8B and 70B from meta tensors, three sets of rules, on 64 and 512 devices."""
+"""Prints the table of docs/models.md: Llama-3-8B and 70B from meta tensors, under three sets of rules."""
 
 import resource
 import sys

@@ -13,7 +13,8 @@ from harness import best_of, ratio, report
 import shardwright as sw
 from shardwright import P
 
-ROUNDS = 25
+ROUNDS = 16  # of each comparison over processes, at least
+SECONDS = 6.0  # and as many as fit in this time
 
 
 def one_process() -> None:
@@ -60,19 +61,25 @@ def ten(x: torch.Tensor) -> torch.Tensor:
 # -- over processes ---------------------------------------------------------------------------------------------------------
 
 
-def slowest(*functions: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
-    """The best time of each function, taken in turns; of every round the slowest process counts."""
+def slowest(*functions: Callable[[], object]) -> list[float]:
+    """The best time of each function, taken in turns, each as often first as last; of every round the slowest process counts.
+
+    Short functions get more rounds: four processes share fewer cores, and few rounds find them all undisturbed.
+    """
     times = [float("inf")] * len(functions)
     for function in functions:
         function()
-    for _ in range(rounds):
-        for at, function in enumerate(functions):
+    rounds, spent = 0, 0.0  # the same in all processes
+    while rounds < ROUNDS or spent < SECONDS:
+        for at in range(len(functions))[:: -1 if rounds % 2 else 1]:
             dist.barrier()
             start = time.perf_counter()
-            function()
+            functions[at]()
             taken = torch.tensor(time.perf_counter() - start)
             dist.all_reduce(taken, dist.ReduceOp.MAX)
             times[at] = min(times[at], float(taken))
+            spent += float(taken)
+        rounds += 1
     return times
 
 
@@ -183,7 +190,7 @@ def matmuls() -> list[tuple[str, float, float]]:
         ("inner dim, all_reduce", lambda: (columns @ inner).reshard(P()), all_reduced),
         ("inner dim, reduce_scatter", lambda: (columns @ inner).reshard(P("x")), scattered),
     ]
-    return [(name, *slowest(ours, hand, rounds=11)) for name, ours, hand in cases]
+    return [(name, *slowest(ours, hand)) for name, ours, hand in cases]
 
 
 def eager() -> list[tuple[str, float, float]]:

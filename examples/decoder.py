@@ -63,6 +63,11 @@ def decoder(tokens, params):
     return nn.rms_norm(x, params["norm"]) @ params["head"].T
 
 
+def build():
+    """The function and its arguments, for `shardwright plan examples/decoder.py:build --mesh dp=8,tp=8 --hardware h100`."""
+    return decoder, sw.ShapeDtype((BATCH, LENGTH), np.int32), parameters()
+
+
 def main(hardware="h100"):
     mesh = sw.Mesh(dp=8, tp=8, hardware=hardware)
     program = sw.sjit(decoder, mesh=mesh, in_shardings=(P("dp"), RULES))

@@ -23,6 +23,7 @@ from shardwright.errors import ImplicitGatherError, ImplicitGatherWarning, Shard
 from shardwright.hardware import Link
 from shardwright.mesh import Mesh
 from shardwright.plan import plan_reshard
+from shardwright.planner import auto
 from shardwright.program import (
     cond,
     explain,
@@ -53,6 +54,7 @@ __all__ = [
     "ShapeDtype",
     "Sharding",
     "ShardwrightError",
+    "auto",
     "auto_sharding",
     "checked",
     "collectives",

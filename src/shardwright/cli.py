@@ -1,10 +1,10 @@
-"""The command line: `shardwright demo`, `run`, `mlir`, `hardware`, `calibrate`, `explain`."""
+"""The command line: `shardwright demo`, `run`, `mlir`, `hardware`, `calibrate`, `explain`, `plan`."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 
-from shardwright import __version__, cli_hardware, cli_mlir, cli_models
+from shardwright import __version__, cli_hardware, cli_mlir, cli_models, cli_plan
 from shardwright.demo import demo
 from shardwright.errors import ShardwrightError
 
@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cli_mlir.add_commands(commands)
     cli_hardware.add_commands(commands)
     cli_models.add_commands(commands)
+    cli_plan.add_commands(commands)
     given = parser.parse_args(arguments)
     if given.command is None:
         parser.print_help()

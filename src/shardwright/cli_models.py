@@ -1,6 +1,7 @@
 """Commands about models: `shardwright explain module.py:build --mesh dp=8,tp=8 --hardware h100 --rules rules.py`."""
 
 import argparse
+import inspect
 import runpy
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,14 @@ def add_commands(commands: Any) -> None:
 
 
 def _explain(given: argparse.Namespace) -> int:
-    mesh = Mesh(**_axes(given.mesh), hardware=given.hardware)
-    rules, inputs = _rules(given.rules)
-    explanation = _explained(_built(given.build), mesh, rules, inputs)
+    mesh = Mesh(**axes_of(given.mesh), hardware=given.hardware)
+    rules, inputs = rules_in(given.rules)
+    explanation = _explained(built(given.build), mesh, rules, inputs)
     print(explanation.json() if given.json else explanation.full() if given.full else explanation)
     return 0
 
 
-def _axes(text: str) -> dict[str, Any]:
+def axes_of(text: str) -> dict[str, Any]:
     """Axes and sizes from dp=8,tp=8."""
     axes = {}
     for part in text.split(","):
@@ -52,7 +53,7 @@ def _axes(text: str) -> dict[str, Any]:
     return axes
 
 
-def _rules(path: str | None) -> tuple[Any, Any]:
+def rules_in(path: str | None) -> tuple[Any, Any]:
     """The rules of a file, and where it says that inputs come in."""
     if path is None:
         return None, None
@@ -68,7 +69,7 @@ def _file(path: str) -> dict[str, Any]:
     return runpy.run_path(path)
 
 
-def _built(text: str) -> tuple[Any, tuple[Any, ...]]:
+def built(text: str) -> tuple[Any, tuple[Any, ...]]:
     """What the function of a file returns: a module or function, and its arguments."""
     path, _, name = text.rpartition(":")
     if not path:
@@ -77,31 +78,35 @@ def _built(text: str) -> tuple[Any, tuple[Any, ...]]:
     if not callable(found.get(name)):
         functions = sorted(key for key, value in found.items() if callable(value) and not key.startswith("_"))
         raise ModelError(f"{path} has no function {name!r}; it has {', '.join(functions) or 'none'}.")
+    needed = [p.name for p in inspect.signature(found[name]).parameters.values() if p.default is p.empty and p.kind < 2]
+    if needed:
+        raise ModelError(
+            f"{name} takes {', '.join(needed)}. Write a function without arguments that returns what to look at and its "
+            f"arguments, which may be abstract: def build(): return {name}, ({', '.join('…' for _ in needed)},)."
+        )
     made = found[name]()
-    if not isinstance(made, tuple) or len(made) != 2:
+    if not isinstance(made, tuple) or not callable(made[0] if made else None):
         raise ModelError(f"{text} returned {type(made).__name__}. Return (module, inputs), inputs as a tuple.")
-    model, inputs = made
-    return model, tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    model, *inputs = made
+    return model, tuple(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], tuple | list) else tuple(inputs)
 
 
-def _explained(made: tuple[Any, tuple[Any, ...]], mesh: Mesh, rules: Any, inputs: Any) -> Explanation:
-    model, arguments = made
+def imported(model: Any, arguments: tuple[Any, ...]) -> Any:
+    """A module of torch or a function of JAX as a model here; other functions as they are."""
     if type(model).__module__.startswith("jax") or any(
         type(leaf).__module__.startswith("jax") for leaf in flatten(arguments)[0]
     ):
-        return _explained_by_jax(model, arguments, mesh, rules)
+        return sw.jax.load(model, *arguments)
     if hasattr(model, "state_dict"):  # torch's module or an ExportedProgram, of which the arguments are part
-        loaded = sw.torch.load(model) if hasattr(model, "graph_signature") else sw.torch.load(model, *arguments)
-        return loaded.explain(mesh, rules, *arguments, inputs=inputs)
-    entries = rules if inputs is None or isinstance(rules, ShardingRule | P) else (rules, inputs)
-    return explain_function(sjit(model, mesh=mesh, in_shardings=entries), *arguments)
+        return sw.torch.load(model) if hasattr(model, "graph_signature") else sw.torch.load(model, *arguments)
+    return model
 
 
-def _explained_by_jax(model: Any, arguments: tuple[Any, ...], mesh: Mesh, rules: Any) -> Explanation:
-    load = getattr(sw.jax, "load", None)
-    if load is None:
-        raise ModelError(
-            "Functions of JAX can't be loaded by this version. Write sw.jax.explain(function, …) in Python."
-        )
-    explanation: Explanation = load(model, *arguments).explain(mesh, rules, *arguments)
+def _explained(made: tuple[Any, tuple[Any, ...]], mesh: Mesh, rules: Any, inputs: Any) -> Explanation:
+    model, arguments = imported(*made), made[1]
+    if model is made[0]:
+        entries = rules if inputs is None or isinstance(rules, ShardingRule | P) else (rules, inputs)
+        return explain_function(sjit(model, mesh=mesh, in_shardings=entries), *arguments)
+    where = {"inputs": inputs} if hasattr(made[0], "state_dict") else {}
+    explanation: Explanation = model.explain(mesh, rules, *arguments, **where)
     return explanation

@@ -101,3 +101,14 @@ class ImplicitGatherWarning(UserWarning):
 
 class ShardingWarning(UserWarning):
     """A sharding that is written down and has no effect: an unused pattern or name, or a dim that can't be split."""
+
+
+class PlanError(ShardwrightError, ValueError):
+    """A program that no plan fits, or a request of a plan that contradicts itself.
+
+    `least` is the least memory that a plan takes, in bytes, where memory is what lacks.
+    """
+
+    def __init__(self, message: str, least: int | None = None) -> None:
+        super().__init__(message)
+        self.least = least

@@ -29,6 +29,10 @@ class ShardingRule(abc.ABC):
     def spec(self, path: str, leaf: Any, mesh: Mesh | None) -> tuple[P, str]:
         """The spec of a leaf, and the reason."""
 
+    def matches(self, path: str) -> bool:
+        """Whether the rule says anything of a path; those that place by shape do of all."""
+        return True
+
     def check(self, paths: Sequence[str]) -> None:  # noqa: B027  # most rules fit every tree
         """Raises ShardingError if the rule does not fit a tree."""
 
@@ -190,6 +194,10 @@ class TreePathShardingRule(ShardingRule):
             if number not in first and not any(self.search(pattern, path) for path in paths):
                 self.unused(pattern.pattern, paths)
 
+    def matches(self, path: str) -> bool:
+        """Whether some pattern is in a path."""
+        return self._first(path) is not None
+
     def _unmatched(self, path: str) -> ShardingError:
         patterns = ", ".join(repr(pattern) for pattern, _ in self.rules)
         return ShardingError(
@@ -244,10 +252,13 @@ def _path(name: str) -> str:
     return name.replace(".", "/")
 
 
-def resolved(rule: Any, tree: Any, mesh: Mesh, what: str) -> list[Sharding | None]:
-    """The sharding of each leaf of a tree; None if the rule gives none or the leaf is not an array."""
+def resolved(rule: Any, tree: Any, mesh: Mesh, what: str, names: Sequence[str] | None = None) -> list[Sharding | None]:
+    """The sharding of each leaf of a tree; None if the rule gives none or the leaf is not an array.
+
+    One rule for the whole tree may match other `names` of the leaves than their paths.
+    """
     if rule is None or isinstance(rule, P | Sharding | ShardingRule):
-        return _for_all(rule, tree, mesh, what, "")
+        return _for_all(rule, tree, mesh, what, "", names)
     try:
         entries = prefix(rule, tree)
     except TreeError:
@@ -267,19 +278,22 @@ def resolved(rule: Any, tree: Any, mesh: Mesh, what: str) -> list[Sharding | Non
     return [found[at] for at in sorted(found)]
 
 
-def _for_all(rule: Any, tree: Any, mesh: Mesh, what: str, lead: str) -> list[Sharding | None]:
+def _for_all(
+    rule: Any, tree: Any, mesh: Mesh, what: str, lead: str, names: Sequence[str] | None = None
+) -> list[Sharding | None]:
     """One rule for all leaves of a tree."""
     leaves = flatten(tree)[0]
+    paths = paths_of(tree) if names is None else names
     if rule is None:
         return [None] * len(leaves)
     if isinstance(rule, ShardingRule):
-        specs: Sequence[P | Sharding | None] = rule.specs(tree, mesh)
+        specs: Sequence[P | Sharding | None] = rule.specs_of(paths, leaves, mesh)
     elif isinstance(rule, P | Sharding):
         specs = [rule if is_array(leaf) else None for leaf in leaves]
     else:
         raise ShardingError(f"{what}: got {rule!r}. Give a P, a Sharding, a rule, None, or a tree of them.")
     made: list[Sharding | None] = []
-    for path, leaf, spec in zip(paths_of(tree), leaves, specs, strict=True):
+    for path, leaf, spec in zip(paths, leaves, specs, strict=True):
         if spec is None:
             made.append(None)
             continue

@@ -22,6 +22,7 @@ def test_code_blocks_print_what_the_page_says(page, tmp_path):
     names, printed, above = {}, None, []
     for block in BLOCK.finditer(page.read_text()):
         if block["kind"] == "python":
+            assert not printed, f"{page.name} prints something that it does not show:\n{printed}"
             out = io.StringIO()
             if '__name__ == "__main__"' in block["body"]:  # a script
                 script = tmp_path / "script.py"

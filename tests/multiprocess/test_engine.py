@@ -42,6 +42,12 @@ def test_every_operation_on_four_processes(pool):
     assert pool.run(run_cases, names, 1, timeout=180) == [len(names)] * 4
 
 
+def test_strategies_that_are_seldom_chosen_on_four_processes(pool):
+    path, name = "property/test_operations.py", "test_every_strategy_gives_what_numpy_gives"
+    for row in ("nn.scatter_reduce", "nn.grouped_matmul", "nn.scaled_dot_product_attention", "top_k"):
+        assert pool.run(run_property, path, name, 6, {"name": row}, timeout=120) == [6] * 4
+
+
 def test_host_reads_are_the_same_everywhere(pool):
     for rank, read in enumerate(pool.run(calls.reads)):
         assert read["whole"] == read["torch"] == HOST.tolist()

@@ -22,8 +22,8 @@ def test_all_processes_measure_the_same(pool):
     assert len(set(results)) == 1
     members, bandwidth, latency, error, count = results[0]
     assert (members, count) == (4, 3)
-    assert bandwidth > 0
-    assert 0 < latency < 1
+    assert 1e5 < bandwidth < 1e12  # at most what was observed at the largest size
+    assert 0 <= latency < 1
     assert error >= 0
 
 

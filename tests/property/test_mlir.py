@@ -11,7 +11,7 @@ from programs import programs
 from shardwright import mlir
 from shardwright.errors import MLIRError
 
-REFUSED = r"can't be written|shards of different sizes|is partial, which|is a piece of a mesh axis"
+REFUSED = r"of mesh axes don't nest"
 
 
 def text_of(program, dialect, view):
@@ -29,6 +29,26 @@ def several(made):
     return made if isinstance(made, tuple) else (made,)
 
 
+def check_fixed_point(fn, dialect, view, text):
+    """What is read prints as the same text; in the local view loops and choices are unrolled, and then it does."""
+    again = mlir.dumps(fn.program, dialect, view)
+    if view == "local" and "scf." in text:
+        text, again = again, mlir.dumps(mlir.loads(again)["main"].program, dialect, view)
+    assert again == text
+
+
+def inside(tensor, like):
+    """A padded shard without its padding."""
+    return tensor[tuple(slice(0, n) for n in like.shape)]
+
+
+def padded(shard, shape):
+    """A shard padded to the largest, with elements that nothing may read."""
+    made = np.full(shape, 777.0)
+    made[tuple(slice(0, n) for n in shard.shape)] = shard
+    return made
+
+
 @settings(max_examples=20)
 @given(program=programs(max_steps=5), dialect=st.sampled_from(["shard", "mesh"]))
 def test_the_global_view_gives_what_numpy_does(program, dialect):
@@ -36,7 +56,7 @@ def test_the_global_view_gives_what_numpy_does(program, dialect):
     if text is None:
         return
     fn = mlir.loads(text)["main"]
-    assert mlir.dumps(fn.program, dialect) == text
+    check_fixed_point(fn, dialect, None, text)
     placed = [sw.shard(host, node.type.sharding) for host, node in zip(program.hosts, fn.program.inputs, strict=True)]
     for one, expected in zip(several(fn(*placed)), program.on_hosts(), strict=True):
         np.testing.assert_allclose(np.asarray(one), expected, rtol=1e-8, atol=1e-8)
@@ -49,9 +69,9 @@ def test_the_local_view_gives_the_shards(program, dialect):
     if text is None:
         return
     fn = mlir.loads(text)["main"]
-    assert mlir.dumps(fn.program, dialect, "local") == text
+    check_fixed_point(fn, dialect, "local", text)
     expected = [held_by(array) for array in sw.sjit(program.on_arrays)(*program.arrays())]
-    shards = [held_by(array) for array in program.arrays()]
+    shards = [[padded(own, array.layout.local_shape) for own in held_by(array)] for array in program.arrays()]
     if fn.is_local:
         made = [value.values() for value in several(fn(*(sw.PerDevice(fn.mesh, own) for own in shards)))]
     else:  # nothing is sent: a function of one device's tensors
@@ -59,4 +79,4 @@ def test_the_local_view_gives_the_shards(program, dialect):
         made = [[np.asarray(results[at]) for results in per_place] for at in range(len(expected))]
     for own, wanted in zip(made, expected, strict=True):
         for one, shard in zip(own, wanted, strict=True):
-            np.testing.assert_allclose(one, shard, rtol=1e-8, atol=1e-8)
+            np.testing.assert_allclose(inside(one, shard), shard, rtol=1e-8, atol=1e-8)

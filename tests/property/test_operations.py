@@ -1,5 +1,7 @@
 """Every operation under random meshes and placements, legal and not, uneven and empty, against NumPy on whole tensors."""
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
@@ -9,8 +11,12 @@ import shardwright as sw
 import shardwright.numpy as snp
 from cases import CASES
 from helpers import assert_same, held_by
+from shardwright.caches import Cache
+from shardwright.eager import calls as eager_calls
 from shardwright.eager import recording
 from shardwright.ops import OPS
+from shardwright.plan import operation
+from shardwright.plan.strategy import strategies
 from strategies import meshes, shardings
 
 
@@ -89,3 +95,21 @@ def test_every_row_of_the_table_is_used_by_a_case(engine):
 @given(data=st.data())
 def test_an_operation_gives_what_numpy_gives(name, data):
     compare(*data.draw(drawn(name)))
+
+
+ANY = ["nn.scatter_reduce", "nn.scatter_along_axis", "nn.grouped_matmul", "nn.scaled_dot_product_attention", "top_k"]
+
+
+@pytest.mark.parametrize("engine", ["literal", "jax"], indirect=True)  # others run operations as a whole
+@pytest.mark.parametrize("name", ANY)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_every_strategy_gives_what_numpy_gives(name, data):
+    """Also those that the costs of small tensors never choose: keys that are split, candidates that are sent."""
+
+    (case, arrays), rng = data.draw(drawn(name)), random.Random(data.draw(st.integers(0, 99)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operation, "choose", lambda problem: rng.choice(list(strategies(problem))))
+        patch.setattr(operation, "_plans", Cache(limit=2**26, size=lambda plan: 1))
+        patch.setattr(eager_calls, "_ready", Cache(limit=2**26, size=lambda ready: 1))
+        compare(case, arrays)

@@ -4,6 +4,7 @@ A case draws its shapes and attributes; the property test lays the operands out 
 integers or moves; the others are compared within the rounding of float sums.
 """
 
+import math
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 import shardwright.numpy as snp
 from shardwright import nn
+from shardwright.eager import apply
 from shardwright.numpy import fft, linalg
+from shardwright.ops import Attrs
 from strategies import host_arrays, shapes
 
 UNARY = """
@@ -768,7 +771,75 @@ def binned(draw, seed):
     return Case([host, *weights], of(snp), of(np), exact=not (density or weights))
 
 
+def grouped(draw, seed):
+    """Groups of any sizes, empty ones included; rows behind the last are zeros."""
+    tokens, k, n, groups = draw(st.integers(0, 12)), *(draw(st.integers(1, 5)) for _ in range(3))
+    ends = sorted(draw(st.lists(st.integers(0, tokens), min_size=groups, max_size=groups)))
+    x, w, sizes = ints((tokens, k), seed), ints((groups, k, n), seed + 1), np.diff([0, *ends])
+    if draw(st.booleans()):
+        x, w = x.astype(np.float64), w.astype(np.float64)
+
+    def numpys(x, w, sizes):
+        which = np.searchsorted(np.cumsum(sizes), np.arange(tokens), side="right")
+        inside = which < groups
+        made = np.zeros((tokens, n), x.dtype)
+        made[inside] = np.einsum("tk,tkn->tn", x[inside], w[which[inside]])
+        return made
+
+    return Case([x, w, sizes], nn.grouped_matmul, numpys, exact=True)
+
+
+def attention(draw, seed):
+    """Grouped heads, masks and biases of any rank, keys split or not; blocks are small so that there are several."""
+    batch = draw(shapes(max_dims=2, max_size=2))
+    heads, groups = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    queries, keys, width, out = (draw(st.integers(1, n)) for n in (7, 9, 3, 3))
+    q, k, v = (
+        floats((*batch, h, n, w), seed + i, -2, 2)
+        for i, (h, n, w) in enumerate(((heads * groups, queries, width), (heads, keys, width), (heads, keys, out)))
+    )
+    causal, kind = draw(st.booleans()), draw(st.sampled_from(["", "mask", "bias"]))
+    full = (*batch, heads * groups, queries, keys)
+    shape = tuple(1 if draw(st.integers(0, 2)) == 0 else n for n in full[draw(st.integers(0, len(full))) :])
+    masks = {"": [], "mask": [floats(shape, seed + 3) > 0.3], "bias": [floats(shape, seed + 3, -2, 2)]}[kind]
+
+    def numpys(q, k, v, *masks):
+        k, v = (np.repeat(x, groups, axis=-3) for x in (k, v))
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(width)
+        if causal:
+            scores = np.where(np.tri(queries, keys, keys - queries, dtype=bool), scores, -np.inf)
+        for mask in masks:
+            scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+        top = scores.max(-1, keepdims=True, initial=-np.inf)
+        powers = np.exp(scores - np.where(np.isfinite(top), top, 0))
+        total = powers.sum(-1, keepdims=True)
+        return powers / np.where(total == 0, 1, total) @ v
+
+    return Case(
+        [q, k, v, *masks], lambda q, k, v, *m: nn.scaled_dot_product_attention(q, k, v, *m, causal=causal), numpys
+    )
+
+
+def row_of(name, numpys, count=1, **attrs):
+    """A row that has no function of its own in the namespaces."""
+
+    def make(draw, seed):
+        hosts = [floats(shape, seed + i, -3, 3) for i, shape in enumerate(draw(broadcastable(count)))]
+        return Case(hosts, lambda *xs: apply(name, xs, Attrs(**attrs)), numpys)
+
+    return make
+
+
+def complex_of(real, imag):
+    real, imag = np.broadcast_arrays(real, imag)
+    return real + 1j * imag
+
+
 CASES = {
+    "erf": row_of("erf", lambda x: np.vectorize(math.erf, otypes=[float])(x)),
+    "erfc": row_of("erfc", lambda x: np.vectorize(math.erfc, otypes=[float])(x)),
+    "bitcast": row_of("bitcast", lambda x: x.view(np.int64), dtype=np.dtype(np.int64)),
+    "make_complex": row_of("make_complex", complex_of, 2),
     **{name: unary(name) for name in UNARY},
     **{name: binary(name) for name in BINARY},
     **{name: reduction(name) for name in ("sum", "prod", "max", "min", "all", "any", "mean", "var", "std")},
@@ -846,6 +917,8 @@ CASES = {
     "top_k": selected,
     "bincount": counted,
     "histogram": binned,
+    "nn.grouped_matmul": grouped,
+    "nn.scaled_dot_product_attention": attention,
     "nn.scatter_reduce": scattered,
     "nn.scatter_along_axis": scattered_along,
     "nn.conv1d": convolution(1),

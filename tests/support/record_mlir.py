@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mlir_operations
+
 FOLDER = Path(__file__).parent.parent / "conformance" / "mlir"
 TOOLS = {"shard": "mlir-opt-22", "mesh": "mlir-opt-19"}
 
@@ -77,6 +79,13 @@ def written():
                     yield f"{file.stem}.{name}.{dialect}.{view}", dialect, text
 
 
+def read_answers(dialects=TOOLS):
+    """For every case of mlir_operations its text, and the first error of each tool, or None."""
+    texts = {name: mlir_operations.text(name) for name in mlir_operations.CASES}
+    found = {dialect: dict(zip(texts, answers(dialect, list(texts.values())), strict=True)) for dialect in dialects}
+    return {name: {"text": text, **{d: found[d][name] for d in found}} for name, text in texts.items()}
+
+
 def main():
     missing = [tool for dialect, tool in TOOLS.items() if not has_tool(dialect)]
     if missing:
@@ -85,6 +94,7 @@ def main():
     found = {dialect: answers(dialect, [invalid(dialect, line) for line in cases.values()]) for dialect in TOOLS}
     recorded = {name: {dialect: found[dialect][at] for dialect in TOOLS} for at, name in enumerate(cases)}
     (FOLDER / "invalid_answers.json").write_text(json.dumps(recorded, indent=1) + "\n")
+    (FOLDER / "read_answers.json").write_text(json.dumps(read_answers(), indent=1) + "\n")
     for dialect in TOOLS:
         text = (FOLDER / f"operations.{dialect}.mlir").read_text()
         (FOLDER / f"operations.{dialect}.generic").write_text(answer(dialect, text, "--mlir-print-op-generic")[0])

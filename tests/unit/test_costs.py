@@ -184,6 +184,35 @@ def test_equal_layers_are_printed_once(repeated):
         assert word in text
 
 
+def test_gelu_is_one_row_that_opens(repeated):
+    folded, opened = str(repeated).splitlines(), repeated.open("tanh").splitlines()
+    line = next(text for text in folded if "multiply, add, … (9)" in text)
+    assert line.split()[1].startswith("…costs.py:")  # the line number is not cut
+    below = opened[opened.index(line) + 1 :]
+    count = int(line.split("(")[1].split(")")[0])
+    assert all("· " in text for text in below[:count])
+    assert "· " not in below[count]
+    assert sum("· tanh" in text for text in below[:count]) == 1
+    assert [text for text in opened if "· " not in text] == folded
+    assert max(map(len, repeated.open().splitlines())) <= 100
+    assert sum("· " in text for text in repeated.open().splitlines()) >= count
+    with pytest.raises(ProgramError, match=r"No step or source line has 'conv' in its name. Call open\(\) without"):
+        repeated.open("conv")
+
+
+def test_rows_of_html_open():
+    page = repeated_page()
+    assert page.count("<details>") == page.count("</details>") == page.count("<summary>") > 0
+    details = page.split("<details>")[1].split("</details>")[0]
+    assert details.count("<tr>") == int(details.split("(")[1].split(")")[0])
+    assert "<td>tanh</td>" in page
+
+
+def repeated_page():
+    x, ws = placed((64, 256), P("x")), [placed((256, 256), P("y")) for _ in range(2)]
+    return sw.explain(layers, x, ws)._repr_html_()
+
+
 def test_folding_loses_nothing(repeated):
     from shardwright.program.tables import lines_of
 

@@ -4,12 +4,12 @@ import dataclasses
 import itertools
 import math
 import pickle
-import sys
 
 import numpy as np
 import pytest
 
 import shardwright as sw
+import shardwright.numpy as snp
 from shardwright import P, hardware
 from shardwright.errors import MeshError
 from shardwright.hardware import Chip, Fabric, Hardware, Level, Link
@@ -18,27 +18,83 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 H100 = hardware.presets()["h100"].levels[0].link
 RING_ONLY = dataclasses.replace(H100, reduces_in_network=False)  # H20s have the links of an H100
 
-# Published measurements: machine, collective, bytes, seconds, source.
+
+def bus(nbytes, members, rate):
+    """Seconds of an all-reduce from the bus bandwidth in GB/s that nccl-tests print."""
+    return 2 * (members - 1) / members * nbytes / (rate * 1e9)
+
+
+def gpus(name, members=8, nodes=1, **links):
+    return sw.Mesh(node=nodes, gpu=members, hardware=name, **links)
+
+
+# With NVLink SHARP H20s reach 480 GB/s, without it 360 (NVIDIA/nccl-tests#312): the 301 to 358 below are rings.
+H20 = sw.Mesh(gpu=8, links=RING_ONLY)
+TPU_V2 = sw.Mesh(x=2, links=Link("line", 60e9, 4e-6, 1e-6))  # 1.2e11 B/s both ways; latencies of the TPU presets
+
+# Published measurements: machine, collective, bytes, seconds, source. Two of them gave the model a figure: the pace of
+# in-network reductions is from H100s and B300s, the bandwidth of the GB200 from its row of 8 GiB.
 PUBLISHED = [
-    (sw.Mesh(node=4, gpu=8, hardware="h100"), "all_reduce", 8 * GIB, 50.3e-3, "Voltage Park: bus bandwidth 331 GB/s"),
-    (sw.Mesh(gpu=8, hardware="h100"), "all_reduce", 8 * GIB, 8 * GIB / 275e9, "NVIDIA/nccl-tests#212: algbw 275 GB/s"),
-    (sw.Mesh(gpu=8, links=RING_ONLY), "all_reduce", 32 * KIB, 18.7e-6, "Mooncake#3484, 8 × H20, out of place"),
-    (sw.Mesh(gpu=8, links=RING_ONLY), "all_reduce", 1 * MIB, 27.8e-6, "Mooncake#3484"),
-    (sw.Mesh(gpu=8, links=RING_ONLY), "all_reduce", 32 * MIB, 195e-6, "Mooncake#3484"),
-    (sw.Mesh(gpu=8, links=RING_ONLY), "all_reduce", 1 * GIB, 5252.64e-6, "Mooncake#3484"),
-    (sw.Mesh(node=2, gpu=8, hardware="h100"), "all_reduce", 8, 47e-6, "NVIDIA/nccl#1244: tiny, two nodes"),
-    (sw.Mesh(gpu=72, hardware="gb200-nvl72"), "all_reduce", 512 * MIB, 1.81e-3, "coreweave/nccl-tests#43"),
-    (sw.Mesh(gpu=72, hardware="gb200-nvl72"), "all_reduce", 8 * GIB, 20.3e-3, "coreweave/nccl-tests#43"),
-    (sw.Mesh(x=4, hardware="tpu-v5p"), "permute", 1 * MIB, 16.9e-6, "marin#6736"),
-    (sw.Mesh(x=4, hardware="tpu-v5p"), "permute", 64 * MIB, 782e-6, "marin#6736"),
+    (gpus("h100", nodes=4), "all_reduce", 8 * GIB, 50.3e-3, "Voltage Park: bus bandwidth 331 GB/s"),
+    (gpus("h100"), "all_reduce", 8 * GIB, 8 * GIB / 275e9, "NVIDIA/nccl-tests#212: algbw 275 GB/s"),
+    (gpus("h100", nodes=4), "all_reduce", 8 * GIB, bus(8 * GIB, 32, 320), "NVIDIA/nccl#1221: 4 nodes, 8 × 400 Gb RoCE"),
+    (gpus("h100", 4), "all_reduce", 4 * GIB, bus(4 * GIB, 4, 368), "NVIDIA/nccl#1455: NVLS on 4 GPUs, 365 to 370"),
+    (gpus("h100", 5), "all_reduce", 4 * GIB, bus(4 * GIB, 5, 420), "NVIDIA/nccl#1455: NVLS on 5 GPUs"),
+    (gpus("h100"), "all_gather", 16 * GIB, 7 / 8 * 16 * GIB / 360e9, "NVIDIA/nccl-tests#326: saturates at ~360 GB/s"),
+    (gpus("b200"), "all_reduce", 8 * GIB, bus(8 * GIB, 8, 845), "NVIDIA/nccl#2140: 8 × B300, the same NVLink"),
+    (gpus("h200"), "all_reduce", 4 * GIB, bus(4 * GIB, 8, 475), "NVIDIA/nccl-tests#272: peak of 475 GB/s"),
+    (gpus("h100", nodes=2), "all_reduce", 10 * MIB, 157e-6, "drmysore/nebius-h100-16gpu-benchmark"),
+    (gpus("h100", nodes=2), "all_reduce", 100 * MIB, 647e-6, "drmysore/nebius-h100-16gpu-benchmark"),
+    (gpus("h100", nodes=2), "all_reduce", 1000 * MIB, 4.52e-3, "drmysore/nebius-h100-16gpu-benchmark"),
+    (gpus("h100", nodes=2), "all_reduce", 8, 47e-6, "NVIDIA/nccl#1244: tiny, two nodes"),
+    (gpus("a100"), "permute", 256 * MIB, 1423.3e-6, "li-plus/playground, cuda/nccl.md: sendrecv_perf"),
+    (gpus("a100"), "permute", 1 * GIB, 5503.4e-6, "li-plus/playground, cuda/nccl.md"),
+    (H20, "all_reduce", 32 * KIB, 18.7e-6, "Mooncake#3484, 8 × H20, out of place"),
+    (H20, "all_reduce", 1 * MIB, 27.8e-6, "Mooncake#3484"),
+    (H20, "all_reduce", 32 * MIB, 195e-6, "Mooncake#3484"),
+    (H20, "all_reduce", 1 * GIB, 5252.64e-6, "Mooncake#3484"),
+    (gpus("gb200-nvl72", 72), "all_reduce", 512 * MIB, 1.81e-3, "coreweave/nccl-tests#43"),
+    (gpus("gb200-nvl72", 72), "all_reduce", 8 * GIB, 20.3e-3, "coreweave/nccl-tests#43"),
+    (sw.Mesh(x=8, y=16, hardware="tpu-v5e"), "all_gather", 10e6, 10e6 / (0.95 * 90e9), "scaling book: 95 % at 10 MB"),
+    (TPU_V2, "reduce_scatter", 2 * 8 * 1024 * 8192, 1.13e-3, "scaling book, profiling: TPU v2 4×2, over 2"),
+]
+# Outside of 25 % (from 1 MiB) or 2 × (below), with their error and why.
+LISTED = [
+    (gpus("h100", nodes=2), "all_reduce", 1 * MIB, 88e-6, -0.33, "nebius: from PyTorch, whose calls take longer"),
+    (gpus("a100"), "permute", 128 * MIB, 1211.2e-6, -0.52, "li-plus: the first size of a run, 111 GB/s; the next 189"),
+    (H20, "all_reduce", 58.7e6, bus(58.7e6, 8, 150), -0.51, "scaling book: 8 × H100 without SHARP, JAX"),
 ]
 
 
-@pytest.mark.parametrize(("mesh", "collective", "size", "published", "source"), PUBLISHED, ids=lambda x: str(x)[:40])
-def test_published_measurements(mesh, collective, size, published, source):
-    predicted = hardware.time(collective, size, mesh, mesh.axis_names)
+def names(row):
+    mesh, collective, size, *_, source = row
+    return f"{mesh.hardware.name}-{mesh.size}-{collective}-{int(size)}-{source[:12]}"
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=names)
+def test_published_measurements(row):
+    mesh, collective, size, published, source = row
+    axes = "y" if "y" in mesh.sizes else mesh.axis_names
+    predicted = hardware.time(collective, size, mesh, axes)
     allowed = 1.25 if size >= MIB else 2.0
     assert published / allowed <= predicted <= published * allowed, f"{source}: {predicted / published - 1:+.0%}"
+
+
+@pytest.mark.parametrize("row", LISTED, ids=names)
+def test_measurements_that_the_model_misses_are_listed_with_their_error(row):
+    mesh, collective, size, published, error, why = row
+    assert hardware.time(collective, size, mesh, mesh.axis_names) / published - 1 == pytest.approx(error, abs=0.01), why
+
+
+def test_tpu_presets_give_the_permutes_that_they_are_taken_from():
+    """marin#6736: a check of the presets, not of the model."""
+    for name, small, mebibyte, large in (
+        ("tpu-v5p", 5e-6, 16.94e-6, 781.98e-6),
+        ("tpu-v6e", 5.75e-6, 17.45e-6, 776.34e-6),
+    ):
+        mesh = sw.Mesh(x=4, hardware=name)
+        times = [hardware.time("permute", size, mesh, "x") for size in (8 * KIB, MIB, 64 * MIB)]
+        assert times == [pytest.approx(t, rel=0.15) for t in (small, mebibyte, large)]
 
 
 def test_the_scaling_books_gather_over_two_axes():
@@ -103,7 +159,11 @@ def test_small_collectives_on_a_switch_take_a_logarithm_of_hops():
 
 def test_a_switch_that_reduces_hands_every_byte_out_once():
     plain, sharp = (sw.Mesh(x=8, links=dataclasses.replace(SWITCH, reduces_in_network=r)) for r in (False, True))
-    assert hardware.time("all_reduce", N, sharp, "x") == pytest.approx(13e-6 + N * 9 / 8 / 100e9)
+    assert hardware.time("all_reduce", N, sharp, "x") == pytest.approx(13e-6 + N * 9 / 8 / 80e9)
+    few = sw.Mesh(
+        x=4, links=dataclasses.replace(SWITCH, reduces_in_network=True)
+    )  # 5/4 of the bytes at 4/5: rings are quicker
+    assert hardware.time("all_reduce", N, few, "x") == pytest.approx(16e-6 + N * 3 / 2 / 100e9)
     for name in ("all_gather", "reduce_scatter", "all_to_all"):
         assert hardware.time(name, N, sharp, "x") == hardware.time(name, N, plain, "x")
 
@@ -147,6 +207,60 @@ def test_prices_grow_with_bytes_and_fall_with_bandwidth():
             times = [slow.seconds(name, n) for n in (1, 10**3, 10**6, 10**9)]
             assert times == sorted(times)
             assert fast.seconds(name, 10**9) < times[-1]
+
+
+# -- exchanges by the links that messages cross ------------------------------------------------------------------------
+
+
+def exchange(mesh, call, shape=(64 * 8, 1000)):
+    """The bytes and the time of the only step of a call on rows split along x."""
+    (row,) = [row for row in sw.explain(call, sw.shard(np.zeros(shape, np.float32), mesh, P("x"))).rows if row.bytes]
+    return row.bytes, row.time
+
+
+def test_rows_from_neighbours_cost_what_a_permute_does():
+    """64 devices with 8 rows of 4,000 B each; RING and LINE: 100 GB/s, 10 µs to launch, 1 µs a hop."""
+    for link in (RING, LINE, SWITCH):
+        mesh = sw.Mesh(x=64, links=link)
+        assert exchange(mesh, lambda x: snp.roll(x, 3, axis=0)) == (12_000, pytest.approx(11e-6 + 12_000 / 100e9))
+        assert exchange(mesh, lambda x: snp.roll(x, 8, axis=0)) == (32_000, pytest.approx(11e-6 + 32_000 / 100e9))
+    assert exchange(
+        sw.Mesh(x=64, links=RING), lambda x: snp.roll(x, -20, axis=0)
+    ) == (  # from two shards away, and three
+        32_000,
+        pytest.approx(10e-6 + 3e-6 + 3 * 32_000 / 100e9),
+    )
+
+
+def test_rows_from_afar_cost_what_an_even_exchange_does():
+    mesh = sw.Mesh(x=64, links=RING)  # 32 hops; a link carries an eighth of 64 shards, and 64/63 of that
+    expected = 10e-6 + 32e-6 + 32_000 * 8 * 64 / 63 / 100e9
+    assert exchange(mesh, lambda x: snp.flip(x, axis=0)) == (32_000, pytest.approx(expected))
+    few = sw.Mesh(x=8, links=RING)  # at most 3 devices apart
+    assert exchange(few, lambda x: snp.flip(x, axis=0), (64, 125)) == (4_000, pytest.approx(13e-6 + 3 * 4_000 / 100e9))
+    grid = sw.Mesh(x=256, hardware="tpu-v5e")  # two torus axes: what follows in number is not next in place
+    _, time = exchange(grid, lambda x: snp.roll(x, 1, axis=0), (256, 100))
+    assert time == pytest.approx(sw.hardware.time("exchange", 400, grid, "x"))
+
+
+def test_blocks_that_move_a_little_cost_what_a_permute_does():
+    mesh = sw.Mesh(x=64, links=RING)
+    cuts = [0, *range(9, 64 * 8 + 1, 8), 64 * 8]
+    assert len(cuts) == 65
+    plan = sw.plan_reshard((64 * 8, 1000), np.float32, mesh, P("x"), sw.Sharding(mesh, P("x"), offsets={0: cuts}))
+    (step,) = plan.steps
+    assert (step.name, step.received) == ("exchange", 4_000)
+    assert step.time == pytest.approx(11e-6 + 4_000 / 100e9)  # a row from the next device
+
+
+def test_no_exchange_is_below_the_bandwidth_bound():
+    for kind, size, distance in itertools.product(
+        ("ring", "line", "switch", "full", "torus"), (2, 3, 8, 64), (1, 2, 7)
+    ):
+        fabric = Fabric([(size, Link(kind, 1e9, 0, 0))])
+        assert fabric.exchanged(1e6, distance) >= 1e6 * fabric.least_pace * (1 - 1e-9)
+        assert fabric.exchanged(1e6, distance) <= fabric.exchanged(1e6) == fabric.seconds("exchange", 1e6)
+        assert fabric.exchanged(0, distance) == 0
 
 
 # -- axes on levels ---------------------------------------------------------------------------------------------------
@@ -246,6 +360,14 @@ def test_ttnn_systems_are_presets():
         (lambda: Chip({"float32": 0}, 1, 1), r"A chip's float32 is 0; give a positive number"),
         (lambda: Level(Link("torus")), r"a torus needs the sizes of its axes"),
         (lambda: Level("ring"), r"A level's link is a Link; got 'ring'"),
+        (lambda: Level(Link("switch"), -3), r"A level of size -3 and shape \(\) can't be"),
+        (lambda: Level(Link("torus"), shape=(0, 4)), r"A level of size 0 and shape \(0, 4\) can't be"),
+        (
+            lambda: Hardware("x", 3, (Level(Link()),)),
+            r"Hardware 'x' needs a Chip\(flops, memory_bandwidth, memory\); got 3",
+        ),
+        (lambda: hardware.time("all_reduce", "8", sw.Mesh(x=2), "x"), r"all_reduce takes a number of bytes; got '8'"),
+        (lambda: sw.Mesh(x=2, links=3), r"links is a Link for all axes, or a dict of them by axis; got 3"),
         (lambda: Hardware("x", Chip({"float32": 1}, 1, 1), ()), r"Hardware 'x' needs levels"),
     ],
 )
@@ -322,103 +444,3 @@ def test_the_choice_is_the_least_of_all_priced_strategies(machine):
             chosen = choose(problem)
             assert chosen.rank[:2] == min(s.rank for s in every)[:2]
             assert math.isclose(chosen.time, chosen.priced.communication + chosen.priced.compute)
-
-
-# -- measurements of one's own ----------------------------------------------------------------------------------------
-
-LOG = """
-# Collective test starting: {test}_perf
-# nThread 1 nGpus 1 minBytes 64 maxBytes 1073741824 step: 2(factor) warmup iters: 10 iters: 100 agg iters: 1 validation: 1
-# Using devices
-{ranks}
-#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-{rows}
-# Out of bounds values : 0 OK
-# Avg bus bandwidth    : 102.829
-"""
-RANKS = "\n".join(
-    f"#  Rank  {i} Group  0 Pid 6727{i} on node01 device  {i} [0000:65:0{i}] NVIDIA H100 80GB HBM3" for i in range(8)
-)
-
-
-def log_of(test, times):
-    rows = "\n".join(
-        f"{size:>12} {size // 4:>12} float sum -1 {us:.2f} 191.67 335.43 0 {us * 2:.2f} 191.46 335.06 0"
-        for size, us in times
-    )
-    return LOG.format(test=test, ranks=RANKS, rows=rows)
-
-
-@pytest.mark.parametrize("test", ["all_reduce", "all_gather", "sendrecv", "alltoall"])
-def test_calibration_finds_the_link_that_made_the_times(test):
-    name = {"sendrecv": "permute", "alltoall": "all_to_all"}.get(test, test)
-    mesh = sw.Mesh(x=8, links=Link("switch", 300e9, 12e-6, 12e-6 * 3.4 / 8.4))
-    times = [(4**n, hardware.time(name, 4**n, mesh, "x") * 1e6) for n in range(5, 17)]
-    found = hardware.read_nccl_tests(log_of(test, times))
-    assert found.members == 8
-    assert found.link.bandwidth == pytest.approx(300e9, rel=0.02)
-    assert found.link.latency == pytest.approx(12e-6, rel=0.02)
-    assert found.error < 0.01
-    assert found.hardware.chip == hardware.presets()["h100"].chip
-    assert eval(str(found).splitlines()[-1].removeprefix("hardware = "), vars(hardware)) == found.hardware
-
-
-def test_calibration_of_published_times():
-    # 8 × H20, Mooncake#3484, out of place; lines may begin with mpirun's rank
-    published = [(134217728, 700.25), (268435456, 1366.17), (536870912, 2671.60), (1073741824, 5252.64)]
-    text = log_of("all_reduce", published).replace("\n   ", "\n[0]   ")
-    found = hardware.read_nccl_tests(text)
-    assert len(found.measurements) == 4
-    assert found.link.bandwidth == pytest.approx(361e9, rel=0.02)  # a gigabyte more takes 5252.64 - 700.25 µs
-    assert found.error < 0.03
-
-
-def test_the_command_line_prints_machines_and_calibrates(capsys, tmp_path):
-    from shardwright.cli import main
-
-    assert main(["hardware", "h100"]) == 0
-    printed = capsys.readouterr().out
-    for text in (
-        "h100",
-        "989 TFLOP/s",
-        "80 GB",
-        "3.35 TB/s",
-        "switch of 8, 370 GB/s one way attained (peak 450)",
-        "47 GB/s",
-    ):
-        assert text in printed
-    assert main(["hardware"]) == 0
-    assert "tpu-v5p" in capsys.readouterr().out.split()
-    assert main(["hardware", "h1"]) == 1
-    assert "The hardware 'h1' is unknown" in capsys.readouterr().err
-    log = tmp_path / "nccl-tests.log"
-    log.write_text(log_of("all_reduce", [(1024, 18.0), (1 << 30, 5252.64)]))
-    assert main(["calibrate", str(log)]) == 0
-    assert "8 devices:" in capsys.readouterr().out
-    log.write_text("nothing of the kind")
-    assert main(["calibrate", str(log)]) == 1
-    assert "The log names no test of nccl-tests" in capsys.readouterr().err
-    assert main(["calibrate", str(tmp_path / "missing.log")]) == 1
-    assert "missing.log" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: hardware.read_nccl_tests("# all_reduce_perf\n"),
-            "The log of all_reduce has no line with sizes and times",
-        ),
-        (lambda: hardware.read_nccl_tests(log_of("gather", [(8, 1.0)])), "The log names gather_perf of nccl-tests"),
-        (
-            lambda: hardware.read_nccl_tests(log_of("all_reduce", [(8, 1.0)])),
-            "1 measurements over 8 devices are too few",
-        ),
-        (hardware.measure, "There is nothing to measure: this is one process"),
-    ],
-)
-def test_what_can_not_be_measured_is_said(call, message, monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.delitem(sys.modules, "jax", raising=False)
-    with pytest.raises(MeshError, match=message):
-        call()

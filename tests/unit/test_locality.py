@@ -136,6 +136,9 @@ def run_others():
     long = sharded(np.round(floats(2, 100_003), 2), "data", "model")  # so long that candidates are sent
     for largest in (False, True):
         snp.top_k(long, 3, largest=largest)
+    cache = [sharded(floats(2, 3, 20_001, 4), None, None, "model") for _ in range(2)]  # so long that keys stay split
+    nn.scaled_dot_product_attention(sharded(floats(2, 6, 2, 4), "data"), *cache)
+    nn.scaled_dot_product_attention(sharded(floats(2, 6, 2, 4), "data"), *cache, floats(20_001) > 0.3, causal=True)
     matrices = floats(5, 3, 3)
     matrices = sharded(matrices @ matrices.swapaxes(-1, -2) + np.eye(3), "model")
     for name in "cholesky det inv slogdet svdvals eigh eigvalsh qr svd matrix_norm eig eigvals".split():

@@ -174,9 +174,6 @@ func.func @f(%x: tensor<4xf32>) -> (tensor<4xf32>, index) {
     [
         ("%y = linalg.reduce { arith.addf } ins(%x : tensor<4xf32>) outs(%z : tensor<f32>) dimensions = [7]",
          "invalid operands"),
-        ("%y = tensor.extract_slice %x[2] [1] [1] : tensor<4xf32> to tensor<1xf32>\n"
-         "%w = tensor.insert_slice %y into %x[0] [1] [1] : tensor<1xf32> into tensor<4xf32>",
-         "'tensor.insert_slice' is not supported"),
         ("%y = tensor.extract_slice %x[3] [2] [1] : tensor<4xf32> to tensor<2xf32>",
          "Rows 3 to 4 of dim 0 are read, which has 4"),
     ],

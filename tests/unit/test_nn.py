@@ -83,8 +83,8 @@ def test_gelu_of_large_arrays_is_the_kernel_whatever_part_lies_in_the_tail(sprea
     from shardwright.kernels import NUMPY, elementwise
 
     host = np.random.default_rng(0).standard_normal((300, 701), np.float32) * np.float32(spread)
-    edges = np.nextafter(np.float32([-3, -3, 3, 3]), np.float32([-4, 0, 0, 4]))
-    odd = np.float32([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-45, -1e-45, -1e-39, 3.4e38, -3.4e38, -3, 3, *edges])
+    edges = np.nextafter(np.float32([-4.5, -4.5, 4.5, 4.5]), np.float32([-5, 0, 0, 5]))
+    odd = np.float32([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-45, -1e-45, -1e-39, 3.4e38, -3.4e38, -4.5, 4.5, *edges])
     host[7, : len(odd)] = odd
     with np.errstate(all="raise", under="ignore"):
         made = np.asarray(nn.gelu(sw.shard(host, MESH, P("data"))))

@@ -1,4 +1,6 @@
-"""Scatters, selections and counts: against torch and JAX on whole tensors, and what they communicate."""
+"""Scatters, products of groups, selections, counts, attention: against torch and JAX, and what they communicate."""
+
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import shardwright as sw
 import shardwright.numpy as snp
 from shardwright import P, nn
 from shardwright.errors import OperationError, TraceError
+from shardwright.kernels import attention
 
 RNG = np.random.default_rng(0)
 MESH = sw.Mesh(data=2, model=3)
@@ -150,6 +153,58 @@ def test_what_is_refused(run, error, text):
         run(sw.shard(X, MESH, P()))
 
 
+# -- groups ---------------------------------------------------------------------------------------------------------------
+
+TOKENS, EXPERTS = RNG.standard_normal((10, 40)).astype(np.float32), RNG.standard_normal((4, 40, 5)).astype(np.float32)
+SIZES = np.array([3, 0, 5, 1])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "left"),
+    [
+        (P(), P(), ()),
+        (P(), P(None, None, "model"), ()),
+        (P("data"), P(), ()),
+        (P(None, "model"), P(None, "model"), ("model",)),
+        (P(), P("model"), ("model",)),
+        (P("data"), P("model"), ("model",)),
+        (P("data"), P("model", None, "data"), None),
+        (P(("model", "data")), P(), ()),
+    ],
+)
+def test_groups_of_rows_are_multiplied_as_in_jax_and_torch(tokens, experts, left):
+    """Split groups and a split inner dim leave a sum; the last row is in no group."""
+    x, w, sizes = sw.shard(TOKENS, MESH, tokens), sw.shard(EXPERTS, MESH, experts), sw.replicate(SIZES, MESH)
+    result = nn.grouped_matmul(x, w, sizes)
+    assert left is None or result.sharding.partial == left
+    np.testing.assert_allclose(np.asarray(result), jax.lax.ragged_dot(TOKENS, EXPERTS, SIZES), rtol=1e-4, atol=1e-4)
+    parts = [rows @ matrix for rows, matrix in zip(t(TOKENS).split([*SIZES, 1]), t(EXPERTS), strict=False)]
+    np.testing.assert_allclose(np.asarray(result)[:9], torch.cat(parts), rtol=1e-4, atol=1e-4)
+    assert not np.asarray(result)[9].any()
+
+
+def test_devices_multiply_the_rows_of_their_groups():
+    """8 experts over 4 devices: a quarter of the work each; only the sum of the results is communicated."""
+    mesh = sw.Mesh(x=4)
+    x, w = sw.replicate(np.ones((16, 64), np.float32), mesh), sw.shard(np.ones((8, 64, 64), np.float32), mesh, P("x"))
+    rows = sw.explain(lambda x, w, sizes: nn.grouped_matmul(x, w, sizes), x, w, sw.replicate(np.full(8, 2), mesh)).rows
+    assert [row.work for row in rows if row.operation == "grouped_matmul" and not row.collective] == [
+        2 * 16 * 64 * 64 / 4
+    ]
+    assert [(row.collective, row.bytes) for row in rows if row.collective] == [
+        ("all_reduce x", 2 * 16 * 64 * 4 * 3 // 4)
+    ]
+
+
+def test_group_sizes_are_checked():
+    x, w = sw.shard(TOKENS, MESH, P()), sw.shard(EXPERTS, MESH, P("model"))
+    for sizes in ([3, 0, 5, 3], [3, -1, 5, 1], [20, -15, 1, 1]):
+        with pytest.raises(OperationError, match="group_sizes must be 0 or more and sum up to 10 at most"):
+            nn.grouped_matmul(x, w, np.array(sizes))
+    with pytest.raises(OperationError, match=r"takes x \(tokens, k\), w \(groups, k, n\) and group_sizes \(groups,\)"):
+        nn.grouped_matmul(x, w, np.array([1, 2]))
+
+
 # -- selections -----------------------------------------------------------------------------------------------------------
 
 
@@ -203,3 +258,83 @@ def test_counts_in_a_program_need_a_length():
         sw.sjit(snp.bincount)(numbers)
     with pytest.raises(TraceError, match=r"histogram: .*Give range=\(low, high\)"):
         sw.sjit(snp.histogram)(numbers)
+
+
+# -- attention ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("engine", "specs"),
+    [
+        ("literal", (P("data"), P("data"))),
+        ("literal", (P(), P(None, None, ("model", "data")))),
+        ("torch", (P(None, None, "model"), P())),
+        ("jax", (P(None, None, "model"), P("data"))),
+    ],
+)
+def test_attention_in_several_blocks_is_torchs(monkeypatch, engine, specs):
+    """Blocks of 20 scores and 3 rows at least, so that there are remainders; queries see up to their own key from the end."""
+    monkeypatch.setattr(attention, "SCORES", 20)
+    monkeypatch.setattr(attention, "LEAST", 3)
+    mesh = sw.Mesh(data=2, model=3, engine=engine)
+    q, k, v = (RNG.standard_normal((2, heads, n, 4)) for heads, n in ((6, 11), (2, 17), (2, 17)))
+    bias = RNG.standard_normal((6, 11, 17))
+    placed = [sw.shard(x, mesh, spec) for x, spec in zip((q, k, v), (specs[0], specs[1], specs[1]), strict=True)]
+    result = np.asarray(nn.scaled_dot_product_attention(*placed, bias, causal=True, scale=0.3))
+    seen = np.where(np.tri(11, 17, 6, dtype=bool), bias, -np.inf)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        t(q), t(k), t(v), attn_mask=t(seen), scale=0.3, enable_gqa=True
+    )
+    np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_keys_that_are_split_exchange_two_numbers_for_each_query():
+    """A cache of 40,001 keys over 3 devices: the largest scores and the sums of weights, 4 · 2 · 8 B each, and the result."""
+    mesh = sw.Mesh(x=3)
+    cache = [sw.shard(RNG.standard_normal((1, 4, 40_001, 8)), mesh, P(None, None, "x")) for _ in range(2)]
+    query = sw.replicate(RNG.standard_normal((1, 4, 2, 8)), mesh)
+    result = nn.scaled_dot_product_attention(query, *cache)
+    assert result.sharding.partial == ("x",)
+    sizes = [row.bytes for row in sw.measure(nn.scaled_dot_product_attention, query, *cache).rows if row.collective]
+    chunk = -(-64 // 8 // 3)  # 8 numbers over 3 devices: chunks of 3, 3 and 2
+    assert sizes[:2] == [(2 * 8 - chunk - 2) * 8] * 2
+    expected = torch.nn.functional.scaled_dot_product_attention(*(t(np.array(x)) for x in (query, *cache)))
+    np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_query_that_attends_to_nothing_gives_zeros_as_in_torch():
+    mask = np.ones((5, 7), bool)
+    mask[2] = False
+    q, k = RNG.standard_normal((2, 5, 4)), RNG.standard_normal((2, 7, 4))
+    expected = torch.nn.functional.scaled_dot_product_attention(t(q), t(k), t(k), attn_mask=t(mask))
+    for engine in ("numpy", "literal", "torch"):
+        mesh = sw.Mesh(x=2, engine=engine)
+        placed = sw.shard(q, mesh, P("x")), sw.shard(k, mesh, P("x")), sw.shard(k, mesh, P("x"))
+        result = np.asarray(nn.scaled_dot_product_attention(*placed, mask))
+        np.testing.assert_allclose(result, expected, rtol=1e-12)
+        assert not result[:, 2].any()
+
+
+@pytest.mark.parametrize("engine", ["numpy", "literal"])
+def test_attention_needs_no_more_memory_than_explain_says(engine):
+    """8 heads of 1024 queries and keys in float32: all scores would be 34 MB."""
+    mesh = sw.Mesh(x=1, engine=engine)
+    q = sw.replicate(RNG.standard_normal((8, 1024, 16)).astype(np.float32), mesh)
+    explanation = sw.explain(lambda q: nn.scaled_dot_product_attention(q, q, q, causal=True), q)
+    step = sw.sjit(lambda q: nn.scaled_dot_product_attention(q, q, q, causal=True))
+    step(q)
+    tracemalloc.start()
+    step(q)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    held = explanation.peak_bytes - q.size * 4
+    assert most < held < 2**24, f"{most:,} B were needed, explain says {held:,}"
+    assert engine == "numpy" or most > 0.8 * held, "NumPy's own needs less than the kernel"
+
+
+def test_bad_attention():
+    x = sw.shard(RNG.standard_normal((2, 4, 3)), MESH, P())
+    with pytest.raises(OperationError, match=r"a mask of shape \(5, 4\) does not broadcast .* = …, 2, 4, 4"):
+        nn.scaled_dot_product_attention(x, x, x, np.ones((5, 4), bool))
+    with pytest.raises(OperationError, match="takes real numbers; got complex128"):
+        nn.scaled_dot_product_attention(x, x, x * 1j)

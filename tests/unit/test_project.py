@@ -34,6 +34,7 @@ LAYERS = [
     ["nn"],
     ["rules"],
     ["program"],
+    ["xla"],
     ["imported"],
     ["jax", "mlir", "ttnn", "torch"],  # front ends: siblings
     ["viz"],

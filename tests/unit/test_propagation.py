@@ -130,15 +130,32 @@ def test_attention_receives_no_more_in_a_program_than_eagerly(query, key, heads,
 def test_explain_says_where_a_program_departs_from_propagation_and_where_axes_come_from():
     mesh = sw.Mesh(tp=4)
     q, k, v = (abstract(mesh, (1, 32, 2048, 128), P(None, None, "tp")) for _ in range(3))
-    explanation = sw.explain(lambda q, k, v: nn.scaled_dot_product_attention(q, k, v), q, k, v)
+
+    def attention(q, k, v):
+        """By operations on all scores, so that there is something to propagate."""
+        return snp.einsum("bhqk,bhkd->bhqd", nn.softmax(snp.einsum("bhqd,bhkd->bhqk", q, k)), v)
+
+    explanation = sw.explain(attention, q, k, v)
     # sequences become heads: each device has 1/4 of 32·2048·128·4 bytes, and receives 3/4 of that
     assert [(row.collective, row.bytes) for row in explanation.collectives] == [("all_to_all tp", 6_291_456)] * 3
     assert [row.origins for row in explanation.collectives] == [{"tp": "all_to_all, by cost"}] * 3
     assert explanation.rows[-1].origins == {"tp": "all_to_all, by cost"}
     (note,) = [note for note in explanation.notes if "as propagation wants it" in note]
-    assert "einsum, f32[1,32@tp,1,2048,2048]: by cost, not f32[1,32,1,2048,2048@tp] as propagation" in note
+    assert "einsum, f32[1,32@tp,2048,2048]: by cost, not f32[1,32,2048@tp,2048] as propagation" in note
     kept = sw.explain(lambda x, w: snp.tanh(x @ w), abstract(mesh, (8, 8), P("tp")), abstract(mesh, (8, 8), P()))
     assert [row.origins for row in kept.rows] == [{"tp": "x"}] * 2
+
+
+def test_attention_holds_no_scores_and_moves_what_is_least():
+    """Sequences become heads before one local step; the scores of 32 heads, 2048 queries and keys would be 134 MB a device."""
+    mesh = sw.Mesh(tp=4)
+    q, k, v = (abstract(mesh, (1, 32, 2048, 128), P(None, None, "tp")) for _ in range(3))
+    explanation = sw.explain(lambda q, k, v: nn.scaled_dot_product_attention(q, k, v), q, k, v)
+    assert [(row.collective, row.bytes) for row in explanation.collectives] == [("all_to_all tp", 6_291_456)] * 3
+    shard = 32 * 2048 * 128 * 4 // 4
+    # As they come, as they are moved, the result; at most three blocks of 2^20 scores and a mask; and twice the sums
+    # of the 8 heads of a device: 128 numbers for each query, its largest score and its weight.
+    assert 7 * shard < explanation.peak_bytes <= 7 * shard + 13 * 2**20 + 2 * 8 * 2048 * 130 * 4
 
 
 # -- decoders: the batch is where the ids say -------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 """NumPy's functions in place of kernels, on whole tensors: `DIRECT` is their table, and each is tested against its kernel."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.engines.blocks import BLOCK, Line, Value, blocked
+from shardwright.engines.blocks import BLOCK, Line, Value, aligned, blocked
 from shardwright.kernels import PLAIN, Call, contraction
 from shardwright.kernels.elementwise import FARTHEST, TAIL
 from shardwright.ops import small_dtype
@@ -79,17 +80,19 @@ def _sort(call: Call) -> Function:
     return sort
 
 
-# Twice the normal distribution beyond 2h, for h from 0 to `NEAR`, is close to 1 / (p(h)² + c)^8, which takes no exponential
-# (Abramowitz and Stegun 7.1.28 is of this form). The coefficients of p, innermost first, and c were found by nonlinear least
-# squares, with weights raised where the error is large until it is level: gelu's error is 4e-7 in float32, its relative
-# error 5e-6.
-CENTRE = tuple(map(np.float32, (0.0043330225, -0.0069402747, 0.026190413, 0.1166645, 0.14816436, 0.67313043)))
-CONSTANT = np.float32(0.54689576)
-NEAR = np.float32(1.5)
+# The normal distribution function of x is 1 / (1 + exp(-x · g(x²))): its logarithm of odds is odd in x. g is close to a ratio
+# of two cubics for |x| up to `NEAR`; one product of matrices gives both from the powers of x². The coefficients, constants
+# first, were found by linearised least squares, with weights raised where the error is large until it is level. In float32
+# gelu's error is 5e-7 and its relative error 6e-6.
+CUBICS = np.array(
+    [(-1.595778, -0.20417659, -0.014241866, -0.00030841507), (1.0, 0.08242415, 0.0052050836, 2.9682471e-05)], np.float32
+)
+NEAR = 4.5  # few elements are beyond, if they are normally distributed: 7 in a million
+GELU_BLOCK = BLOCK // 2  # the powers, too, stay in the cache, and the product is too small to be worth a second thread
 
 
 def _gelu(call: Call) -> Function | None:
-    """Block by block, in float32; by the kernel's formula where |x| / 2 is beyond `NEAR`, or everywhere if that is often."""
+    """Block by block, in float32; by the kernel's formula where |x| is beyond `NEAR`, or everywhere if that is often."""
     if call.dtypes[0] != np.float32:
         return None
     far = _gelu_far()
@@ -97,7 +100,7 @@ def _gelu(call: Call) -> Function | None:
     def gelu(x: Data) -> Data:
         flat = np.ascontiguousarray(x).reshape(-1)
         sample = flat[:: flat.size // 1024 + 1]
-        if np.count_nonzero(np.abs(sample) > 2 * NEAR) > len(sample) // 8:
+        if np.count_nonzero(np.abs(sample) > NEAR) > len(sample) // 16:
             (made,) = far(flat)
         else:
             made, rows = _gelu_near(flat)
@@ -109,34 +112,34 @@ def _gelu(call: Call) -> Function | None:
 
 def _gelu_near(x: Data) -> tuple[Data, Data]:
     """gelu of the elements up to `NEAR`, and where the others are."""
-    made = np.empty_like(x)
-    size, power = np.empty((2, min(BLOCK, len(x))), np.float32)
-    beyond = np.empty(len(size), bool)
-    half, near, inner, *others, constant = (np.asarray(c) for c in (np.float32(0.5), NEAR, *CENTRE, CONSTANT))
-    multiply, add = np.multiply, np.add
-    rows = []
+    made, rows = np.empty_like(x), [np.empty(0, int)]
+    width = min(GELU_BLOCK, len(x))
+    powers, ratio, beyond = (
+        aligned(shape, kind) for shape, kind in (((4, width), "f4"), ((2, width), "f4"), ((width,), "?"))
+    )
+    powers[0] = 1
+    one, most = (np.asarray(np.float32(n)) for n in (1, NEAR * NEAR))
+    multiply, divide = np.multiply, np.divide
     with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, len(x), BLOCK):
-            block, result = x[start : start + BLOCK], made[start : start + BLOCK]
-            if len(block) < len(size):
-                size, power, beyond = size[: len(block)], power[: len(block)], beyond[: len(block)]
-            multiply(block, half, result)
-            np.abs(result, size)
-            np.greater(size, near, beyond)
-            rows.append(beyond.nonzero()[0] + start)
-            multiply(size, inner, power)
-            for coefficient in others[:-1]:
-                add(power, coefficient, power)
-                multiply(power, size, power)
-            add(power, others[-1], power)
-            multiply(power, power, power)
-            add(power, constant, power)
-            for _ in range(3):
-                multiply(power, power, power)
-            add(result, size, result)  # max(x, 0): half of x and half of |x|
-            np.divide(size, power, size)
-            np.subtract(result, size, result)
-    return made, np.concatenate(rows) if rows else np.empty(0, int)
+        for start in range(0, len(x), GELU_BLOCK):
+            block = x[start : start + GELU_BLOCK]
+            if len(block) < width:
+                powers, ratio, beyond = powers[:, : len(block)], ratio[:, : len(block)], beyond[: len(block)]
+            _, square, fourth, sixth = powers
+            above, below = ratio
+            multiply(block, block, square)
+            np.greater(square, most, beyond)
+            if beyond.any():
+                rows.append(beyond.nonzero()[0] + start)
+            multiply(square, square, fourth)
+            multiply(fourth, square, sixth)
+            np.matmul(CUBICS, powers, ratio)
+            divide(above, below, above)
+            multiply(above, block, above)
+            np.exp(above, above)
+            np.add(above, one, above)
+            divide(block, above, made[start : start + GELU_BLOCK])
+    return made, np.concatenate(rows)
 
 
 def _gelu_far() -> Function:
@@ -209,14 +212,95 @@ def _scatter(call: Call) -> Function:
 
     def scatter(x: Data, value: Data, *indices: Data) -> Data:
         made = np.array(x)
-        made.transpose(order)[indices] = value
+        try:
+            made.transpose(order)[indices] = value
+        except IndexError:  # rows for places that the tensor has not are dropped
+            pairs = zip(indices, dims, strict=True)
+            inside = np.all([(index >= -x.shape[dim]) & (index < x.shape[dim]) for index, dim in pairs], axis=0)
+            kept = value[inside] if len(value) == len(inside) else value
+            made.transpose(order)[tuple(index[inside] for index in indices)] = kept
         return made
 
     return scatter
 
 
+ROWS_OF_SCORES = 1 << 18  # elements of a block
+MOST_KEYS = 1 << 16  # a block has 16 rows at least
+
+
+def _attention(call: Call) -> Function | None:
+    """All keys of some queries at once, in place: no running maximum is needed, and a block stays in the cache."""
+    keys, causal, scale = call.operands[1].shape[-2], call.attrs["causal"], call.attrs["scale"]
+    leads = {layout.shape[:-3] for layout in call.operands[:3]}
+    if not 0 < keys <= MOST_KEYS or len(leads) > 1 or 0 in call.result.shape:
+        return None
+    if call.dtypes[0] not in (np.float32, np.float64):
+        return None
+    (*lead, heads, queries, _), width = call.operands[0].shape, call.result.shape[-1]
+    shared = call.operands[1].shape[-3]
+    each = heads // shared * queries * keys
+    some = max(ROWS_OF_SCORES // each, 1)  # key heads at once
+    masked = len(call.operands) > 3
+    alike = not masked or all(n == 1 for n in call.operands[3].shape[:-2])  # one mask for all heads of the batch
+
+    def attention(query: Data, key: Data, value: Data, *masks: Data) -> Data:
+        made = np.empty((math.prod(lead) * shared, heads // shared, queries, width), query.dtype)
+        q, k, v = (x.reshape(len(made), -1, *x.shape[-2:]) for x in (query, key, value))
+        mask = np.broadcast_to(masks[0], (*(() if alike else (*lead, heads)), queries, keys)) if masks else None
+        count = len(made) if alike else shared  # heads that have one mask, or a mask in one piece
+        for index, first in enumerate(range(0, len(made), count)):
+            own = mask
+            if mask is not None and not alike:
+                own = mask[np.unravel_index(index, lead)].reshape(shared, -1, queries, keys)
+            for start in range(0, count, some):
+                part = slice(first + start, first + min(start + some, count))
+                inner = own[start : start + some] if own is not None and not alike else own
+                _attend(q[part], k[part], v[part], made[part], inner, causal, scale)
+        return made.reshape(call.result.shape)
+
+    return attention
+
+
+def _attend(q: Data, k: Data, v: Data, out: Data, mask: Data | None, causal: bool, scale: float) -> None:
+    """Attention of queries (heads, group, queries, width) to keys (heads, 1, keys, width), written into `out`."""
+    queries, keys = q.shape[-2], k.shape[-2]
+    rows = min(max(ROWS_OF_SCORES // (len(q) * q.shape[1] * keys), 16), queries)
+    behind, turned = keys - queries, np.ascontiguousarray(k.swapaxes(-1, -2))
+    for start in range(0, queries, rows):
+        stop = min(start + rows, queries)
+        last = min(max(stop + behind, 0), keys) if causal else keys  # keys behind it are masked for all of the block
+        if not last:
+            out[..., start:stop, :] = 0
+            continue
+        scores = np.matmul(q[..., start:stop, :] * scale, turned[..., :last])
+        if causal:
+            np.copyto(scores, -np.inf, where=~np.tri(stop - start, last, start + behind, dtype=bool))
+        if mask is not None and mask.dtype == bool:
+            np.copyto(scores, -np.inf, where=~mask[..., start:stop, :last])
+        elif mask is not None:
+            scores += mask[..., start:stop, :last]
+        top = _largest(scores)
+        scores -= np.where(np.isfinite(top), top, 0)
+        np.exp(scores, out=scores)
+        total = scores.sum(axis=-1, keepdims=True)
+        np.matmul(scores, v[..., :last, :], out=out[..., start:stop, :])
+        out[..., start:stop, :] /= np.where(total == 0, 1, total)
+
+
+def _largest(x: Data) -> Data:
+    """The largest of each row; of short rows by halves, since NumPy's own takes 0.2 µs a row."""
+    size = x.shape[-1]
+    if size > 96:
+        return x.max(axis=-1, keepdims=True)
+    while size > 1:
+        half = (size + 1) // 2
+        x, size = np.maximum(x[..., :half], x[..., size - half : size]), half
+    return x
+
+
 DIRECT: dict[str, Callable[[Call], Function | None]] = {
     "einsum": contraction,
+    "attention": _attention,
     "sum": _reduction(np.add),
     "prod": _reduction(np.multiply),
     "max": _reduction(np.maximum),

@@ -1,6 +1,7 @@
 """`time`: what a collective costs on the links of a mesh, asked directly."""
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Protocol
 
 from shardwright.errors import MeshError
@@ -32,6 +33,8 @@ def time(collective: str, nbytes: float, mesh: Connected, axes: str | Sequence[s
     """
     if collective not in COLLECTIVES:
         raise MeshError(f"The collective {collective!r} is unknown. Use one of {', '.join(COLLECTIVES)}.")
+    if not isinstance(nbytes, Real):
+        raise MeshError(f"{collective} takes a number of bytes; got {nbytes!r}.")
     if not nbytes >= 0:
         raise MeshError(f"{collective} of {nbytes} bytes can't be: give a size of at least 0.")
     fabric = mesh.fabric(mesh.group_axes(axes))

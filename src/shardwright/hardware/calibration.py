@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 from shardwright.errors import MeshError
@@ -16,8 +17,8 @@ from shardwright.hardware.presets import GENERIC, presets
 HOP = 3.4 / 8.4  # of the latency to launch, as NCCL has it: one group size can't tell them apart
 _TESTS = {"sendrecv": "permute", "alltoall": "all_to_all"}  # tests of nccl-tests that have other names here
 
-
 _Point = tuple[float, list[tuple[float, float]]]  # measured seconds; per algorithm latencies, and seconds at 1 B/s
+_OUTLIER = 0.4  # errors of logarithms beyond this count by their size, not by its square
 
 
 class Measured(NamedTuple):
@@ -69,23 +70,28 @@ class Calibration:
 
 
 def fitted(measurements: Sequence[Measured], members: int, device: str = "") -> Calibration:
-    """The machine with the latency and bandwidth that are nearest to measured times, by the mean square of their logarithms.
+    """The machine with the latency and bandwidth that are nearest to measured times, by the logarithms of both.
 
-    `device` is what drivers call the chip; if it has the name of a preset the machine has its chip.
+    A few outliers don't matter. The bandwidth is at most what some size shows: its bytes over the time that it took beyond the
+    quickest, or over all of it if that is less than twice the quickest. If it is for the largest size, a note says that the
+    bandwidth is only what was observed. `device` is what drivers call the chip; if it has the name of a preset the machine has
+    its chip.
     """
-    known = tuple(one for one in measurements if one.nbytes > 0 and one.seconds > 0)
-    if len(known) < 2 or members < 2:
+    known = tuple(one for one in measurements if one.nbytes > 0 and 0 < one.seconds < math.inf)
+    sizes = {one.nbytes for one in known}
+    if len(sizes) < 2 or members < 2:
         raise MeshError(
-            f"{len(known)} measurements over {members} devices are too few: a latency and a bandwidth need at least two sizes "
-            f"over at least two devices."
+            f"{len(known)} measurements of {len(sizes)} sizes over {members} devices are too few: a latency and a bandwidth "
+            f"need at least two sizes over at least two devices."
         )
     points = [_point(one, members) for one in known]
-    bandwidth = 10 ** _least(lambda b: _best_latency(points, 10**b)[1], 6.0, 14.0)
-    latency = _best_latency(points, bandwidth)[0]
+    latency, pace, seen = _best(points)
     named = next((m for name, m in presets().items() if name in device.lower() and m is not GENERIC), GENERIC)
-    link = Link("switch", bandwidth, latency, HOP * latency)
-    note = "links fitted to measurements" if named is not GENERIC else "links fitted to measurements, a generic chip"
-    return Calibration(Hardware("measured", named.chip, (Level(link),), note), members, known)
+    link = Link("switch", 1 / pace, latency, HOP * latency)
+    notes = ["links fitted to measurements", *([] if named is not GENERIC else ["a generic chip"])]
+    if not seen:
+        notes.append("the largest size takes less than twice the quickest: its bandwidth is only what was observed")
+    return Calibration(Hardware("measured", named.chip, (Level(link),), ", ".join(notes)), members, known)
 
 
 def _point(one: Measured, members: int) -> _Point:
@@ -95,25 +101,41 @@ def _point(one: Measured, members: int) -> _Point:
     return one.seconds, [(start, pace * received) for start, pace in lines]
 
 
-def _best_latency(points: Sequence[_Point], bandwidth: float) -> tuple[float, float]:
-    """The latency that fits best with a bandwidth, and the square error."""
+def _best(points: Sequence[_Point]) -> tuple[float, float, bool]:
+    """The latency and the seconds a byte that fit best, and whether the sizes show a bandwidth; from several to begin with."""
+    quick = min(seconds for seconds, _ in points)
+    paces = [(s - quick if s >= 2 * quick else s) / min(b for _, b in lines) for s, lines in points]
+    most, lines = max(points, key=lambda point: min(b for _, b in point[1]))
+    seen = most >= 2 * quick
+    least = min(paces) if seen else most / min(b for _, b in lines)
+    starts = ((part * quick, max(pace, least)) for part in (1.0, 0.1, 0.01) for pace in (min(paces), max(paces)))
+    _, latency, pace = min(_improved(points, latency, pace, least) for latency, pace in starts)
+    return latency, pace, seen
 
-    def error(exponent: float) -> float:
-        latency = 10**exponent
-        models = ((s, min(start * latency + b / bandwidth for start, b in lines)) for s, lines in points)
-        return sum(math.log(model / seconds) ** 2 for seconds, model in models)
 
-    best = _least(error, -9.0, 0.0)
-    return 10**best, error(best)
+def _improved(points: Sequence[_Point], latency: float, pace: float, least: float) -> tuple[float, float, float]:
+    """The error, the latency and the pace after steps up and down, in logarithms, that get ever smaller."""
+    step, error = 1.0, _error(points, latency, pace)
+    while step > 1e-3:
+        sides = [
+            (latency * math.exp(i * step), max(pace * math.exp(j * step), least))
+            for i, j in product((-1, 0, 1), repeat=2)
+        ]
+        nearby, *figures = min((_error(points, *side), *side) for side in sides)
+        if nearby < error - 1e-9:
+            error, (latency, pace) = nearby, figures
+        else:
+            step /= 2
+    return error, latency, pace
 
 
-def _least(error: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function is least: the best of a grid, then of ever finer ones around it."""
-    while high - low > 1e-4:
-        points = [low + (high - low) * i / 12 for i in range(13)]
-        best = min(range(13), key=lambda i: error(points[i]))
-        low, high = points[max(best - 1, 0)], points[min(best + 1, 12)]
-    return (low + high) / 2
+def _error(points: Sequence[_Point], latency: float, pace: float) -> float:
+    """The squares of logarithms of predicted over measured times, those of outliers less."""
+    total = 0.0
+    for seconds, lines in points:
+        off = abs(math.log(min(start * latency + size * pace for start, size in lines) / seconds))
+        total += off * off if off < _OUTLIER else _OUTLIER * (2 * off - _OUTLIER)
+    return total
 
 
 def _seconds(link: Link, members: int, one: Measured) -> float:
@@ -125,24 +147,47 @@ def _seconds(link: Link, members: int, one: Measured) -> float:
 
 
 def read_nccl_tests(text: str) -> Calibration:
-    """The calibration of the text output of one of nccl-tests, such as all_reduce_perf; out-of-place times count."""
-    name = re.search(r"(\w+?)_perf\b", text)
-    test = "" if name is None else _TESTS.get(name[1], name[1])
-    if test not in COLLECTIVES:
+    """The calibration of the text output of nccl-tests, such as all_reduce_perf; out-of-place times count.
+
+    A log may have the output of several tests, if they ran on as many devices.
+    """
+    rows: list[Measured] = []
+    members: list[int] = []
+    names: list[str] = []
+    ranks: dict[int, str] = {}
+    test = ""
+    for line in text.splitlines():
+        if (name := re.search(r"(\w+?)_perf\b", line)) is not None:
+            names.append(name[0])
+            test = _TESTS.get(name[1], name[1])
+        elif (rank := re.search(r"\bRank\s+(\d+)\b.*\bdevice\b[^\[]*\[[^\]]*\]\s*(.*)", line)) is not None:
+            if int(rank[1]) == 0:
+                ranks = {}
+            ranks[int(rank[1])] = rank[2].strip()
+        elif test in COLLECTIVES and (row := _row(line, test)) is not None:
+            rows.append(row)
+            members.append(len(ranks))
+    if not any(_TESTS.get(name.removesuffix("_perf"), name.removesuffix("_perf")) in COLLECTIVES for name in names):
         raise MeshError(
-            f"The log names {'no test' if name is None else name[0]} of nccl-tests that has a model; it should have a line "
-            f"with all_reduce_perf, all_gather_perf, reduce_scatter_perf, alltoall_perf, broadcast_perf or sendrecv_perf."
+            f"The log names {names[0] if names else 'no test'} of nccl-tests that has a model; it should have a line with "
+            f"all_reduce_perf, all_gather_perf, reduce_scatter_perf, alltoall_perf, broadcast_perf or sendrecv_perf."
         )
-    ranks = {int(rank): device.strip() for rank, device in re.findall(r"#\s+Rank\s+(\d+).*\[[^\]]*\]\s*(.*)", text)}
-    rows = [row for line in text.splitlines() if (row := _row(line, test)) is not None]
     if not rows:
-        raise MeshError(f"The log of {test} has no line with sizes and times. Give the text that the test prints.")
-    return fitted(rows, len(ranks), ranks.get(0, ""))
+        raise MeshError(f"The log of {names[0]} has no line with sizes and times. Give the text that the test prints.")
+    if not all(members):
+        raise MeshError(
+            f"The log of {names[0]} has no lines '# Rank 0 … device 0 [0x07] NVIDIA …' above its times: they say how many "
+            f"devices took part. Give all that the test prints."
+        )
+    if len(set(members)) > 1:
+        counts = " and ".join(map(str, sorted(set(members))))
+        raise MeshError(f"The log has tests over {counts} devices. Calibrate them one by one: a file for each number.")
+    return fitted(rows, members[0], ranks.get(0, ""))
 
 
 def _row(line: str, test: str) -> Measured | None:
     """size, count, type, redop and root, then time, algbw, busbw and errors, out of place and in place."""
-    cells = re.sub(r"^\s*\[[^\]]*\]", "", line).split()  # mpirun may begin lines with the rank
+    cells = re.sub(r"\[[^\]]*\](<\w+>:?)?", " ", line).split()  # mpirun may put the rank before each part of a line
     if len(cells) < 7 or not (cells[0].isdigit() and cells[1].isdigit()):
         return None
     time = cells[-8] if len(cells) >= 11 else cells[-4]

@@ -28,8 +28,13 @@ class Level:
     def __post_init__(self) -> None:
         if not isinstance(self.link, Link):
             raise MeshError(f"A level's link is a Link; got {self.link!r}.")
+        if not isinstance(self.size, int) or self.size < 0 or any(not isinstance(n, int) or n < 1 for n in self.shape):
+            raise MeshError(
+                f"A level of size {self.size!r} and shape {self.shape!r} can't be: give the number of devices it connects, "
+                f"0 for any, and of a torus the positive sizes of its axes."
+            )
         if self.shape:
-            object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+            object.__setattr__(self, "shape", tuple(self.shape))
             object.__setattr__(self, "size", math.prod(self.shape))
         if (self.link.kind == "torus") != bool(self.shape):
             raise MeshError(
@@ -49,6 +54,8 @@ class Hardware:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(self.levels))
+        if not isinstance(self.chip, Chip):
+            raise MeshError(f"Hardware {self.name!r} needs a Chip(flops, memory_bandwidth, memory); got {self.chip!r}.")
         if not self.levels or not all(isinstance(level, Level) for level in self.levels):
             raise MeshError(f"Hardware {self.name!r} needs levels, such as (Level(Link('switch', 370e9), size=8),).")
 

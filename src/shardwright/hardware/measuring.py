@@ -1,7 +1,6 @@
 """`measure`: all-reduces of several sizes, timed on the devices at hand: the processes of torch, or the devices of JAX."""
 
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -11,14 +10,18 @@ from typing import Any
 from shardwright.errors import MeshError
 from shardwright.hardware.calibration import Calibration, Measured, fitted
 
-SIZES = tuple(4**n for n in range(5, 13))  # 1 KiB to 16 MiB
+SIZES = tuple(4**n for n in range(5, 16))  # 1 KiB to 1 GiB
+ENOUGH = (
+    0.05  # seconds: a size that takes so long shows the bandwidth, larger ones are left out unless they are asked for
+)
 
 
-def measure(sizes: Sequence[int] = SIZES, repeats: int = 5) -> Calibration:
+def measure(sizes: Sequence[int] | None = None, repeats: int = 9) -> Calibration:
     """The machine of this process's devices, its link fitted to all-reduces of some sizes in bytes.
 
-    Under torchrun or in `sw.launch` all processes must call it, and all get the same; otherwise it takes the devices of JAX, if
-    there are several.
+    Of several repeats the least counts, each as long as the slowest process takes. Without `sizes` they grow from 1 KiB until
+    one takes 50 ms, up to 1 GiB. Under torchrun or in `sw.launch` all processes must call it, and all get the same; otherwise
+    it takes the devices of JAX, if there are several.
     """
     if "RANK" in os.environ:
         return _on_torch(sizes, repeats)
@@ -30,7 +33,7 @@ def measure(sizes: Sequence[int] = SIZES, repeats: int = 5) -> Calibration:
     )
 
 
-def _on_torch(sizes: Sequence[int], repeats: int) -> Calibration:
+def _on_torch(sizes: Sequence[int] | None, repeats: int) -> Calibration:
     import torch
     import torch.distributed as dist
 
@@ -43,39 +46,52 @@ def _on_torch(sizes: Sequence[int], repeats: int) -> Calibration:
         if device.type == "cuda":
             torch.cuda.synchronize()
 
-    found = []
-    for size in sizes:
+    def least(size: int) -> Measured:
         tensor = torch.zeros(max(size // 4, 1), dtype=torch.float32, device=device)
-        dist.barrier()
-        slowest = torch.tensor([_median(partial(reduced, tensor), repeats)], dtype=torch.float64, device=device)
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)  # the same on all processes
-        found.append(Measured("all_reduce", 4 * tensor.numel(), float(slowest)))
+        times = torch.tensor(
+            _times(partial(reduced, tensor), repeats, before=dist.barrier), dtype=torch.float64, device=device
+        )
+        dist.all_reduce(times, op=dist.ReduceOp.MAX)  # the same on all processes
+        return Measured("all_reduce", 4 * tensor.numel(), float(times.min()))
+
     name = torch.cuda.get_device_name() if device.type == "cuda" else ""
-    return fitted(found, dist.get_world_size(), name)
+    return fitted(_grown(least, sizes), dist.get_world_size(), name)
 
 
-def _on_jax(sizes: Sequence[int], repeats: int) -> Calibration:
+def _on_jax(sizes: Sequence[int] | None, repeats: int) -> Calibration:
     jax: Any = sys.modules["jax"]
     mesh = jax.make_mesh((jax.device_count(),), ("x",))
     spec = jax.sharding.PartitionSpec("x")
     reduce = jax.jit(
         jax.shard_map(lambda x: jax.lax.psum(x, "x"), mesh=mesh, in_specs=spec, out_specs=jax.sharding.PartitionSpec())
     )
-    found = []
-    for size in sizes:
+
+    def least(size: int) -> Measured:
         count = max(size // 4, 1)
         shards = jax.numpy.zeros((jax.device_count() * count,), "float32", device=jax.NamedSharding(mesh, spec))
-        seconds = _median(partial(lambda x: reduce(x).block_until_ready(), shards), repeats)
-        found.append(Measured("all_reduce", 4 * count, seconds))
-    return fitted(found, jax.device_count(), jax.devices()[0].device_kind)
+        seconds = min(_times(partial(lambda x: reduce(x).block_until_ready(), shards), repeats))
+        return Measured("all_reduce", 4 * count, seconds)
+
+    return fitted(_grown(least, sizes), jax.device_count(), jax.devices()[0].device_kind)
 
 
-def _median(run: Callable[[], object], repeats: int) -> float:
-    """Seconds of a run in the middle of several, after one that does not count."""
+def _grown(least: Callable[[int], Measured], sizes: Sequence[int] | None) -> list[Measured]:
+    """A measurement of each size; those of `SIZES` until one takes long enough."""
+    found: list[Measured] = []
+    for size in sizes or SIZES:
+        found.append(least(size))
+        if sizes is None and found[-1].seconds > ENOUGH:
+            break
+    return found
+
+
+def _times(run: Callable[[], object], repeats: int, before: Callable[[], object] = lambda: None) -> list[float]:
+    """Seconds of several runs, after one that does not count."""
     run()
     times = []
     for _ in range(repeats):
+        before()
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return times

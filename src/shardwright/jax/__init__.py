@@ -29,10 +29,12 @@ from shardwright.jax.context import (
 from shardwright.jax.convert import from_jax, to_jax
 from shardwright.jax.explaining import explain
 from shardwright.jax.helper import MeshShardingHelper
+from shardwright.jax.importing import ImportedFunction, load
 from shardwright.jax.rules import FSDPShardingRule, PolicyShardingRule, ShardingRule, TreePathShardingRule
 
 __all__ = [
     "FSDPShardingRule",
+    "ImportedFunction",
     "Mesh",
     "MeshShardingContext",
     "MeshShardingHelper",
@@ -47,6 +49,7 @@ __all__ = [
     "get_global_annotation_shardings",
     "get_global_mesh",
     "get_global_mesh_helper",
+    "load",
     "optional_shardings",
     "to_jax",
     "utils",

@@ -25,18 +25,22 @@ class Arguments:
         static, donate = self._marked("static", options), self._marked("donate", options)
         self.statics = lru_cache(maxsize=1024)(lambda form: self._values_of(static, form))
         self.donated = lru_cache(maxsize=1024)(lambda form: self._values_of(donate, form))
+        self._order = lru_cache(maxsize=1024)(self._ordered)
         self._static_slots = lru_cache(maxsize=1024)(lambda form: self._slots_of(static, form))
 
     def joined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Form]:
         """All arguments of a call as one tuple. Keyword arguments that follow the positional ones become positional."""
-        rest = dict(kwargs)
-        for name in self.positional[len(args) :]:
-            if name not in rest:
-                break
-            args = (*args, rest.pop(name))
-        order = {name: number for number, name in enumerate((*self.positional, *self.keyword_only))}
-        names = tuple(sorted(rest, key=lambda name: (order.get(name, len(order)), name)))
-        return (*args, *(rest[name] for name in names)), Form(len(args), names)
+        names, form = self._order(len(args), tuple(kwargs))
+        return (*args, *[kwargs[name] for name in names]), form
+
+    def _ordered(self, count: int, given: tuple[str, ...]) -> tuple[tuple[str, ...], Form]:
+        """The order of keyword arguments behind a number of positional ones, and the form of such calls."""
+        places = self.positional[count:]
+        following = next((at for at, name in enumerate(places) if name not in given), len(places))
+        lead, order = places[:following], [*self.positional, *self.keyword_only]
+        rest = [name for name in given if name not in lead]
+        rest.sort(key=lambda name: (order.index(name) if name in order else len(order), name))
+        return (*lead, *rest), Form(count + following, tuple(rest))
 
     def split(self, values: tuple[Any, ...], form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The inverse of `joined`."""

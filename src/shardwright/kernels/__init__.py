@@ -4,9 +4,22 @@ Kernels are written once, in the array functions of the engine that runs them (`
 lane, and know of a device only its own sizes and offsets. What a device needs from others was brought to it by steps before.
 """
 
+from shardwright.kernels.along import highest, lowest
 from shardwright.kernels.call import Call, Space
 from shardwright.kernels.contraction import contraction
-from shardwright.kernels.space import NUMPY
-from shardwright.kernels.table import KERNELS, PLAIN, run
+from shardwright.kernels.space import NUMPY, NumpySpace
+from shardwright.kernels.table import KERNELS, PLAIN, SCRATCH, run
 
-__all__ = ["KERNELS", "NUMPY", "PLAIN", "Call", "Space", "contraction", "run"]
+__all__ = [
+    "KERNELS",
+    "NUMPY",
+    "PLAIN",
+    "SCRATCH",
+    "Call",
+    "NumpySpace",
+    "Space",
+    "contraction",
+    "highest",
+    "lowest",
+    "run",
+]

@@ -166,6 +166,39 @@ def erfc(xp: Space, z: Data) -> Data:
     return xp.where(size <= 0.46875, 1 - small, xp.where(size <= 4, rest, tail))
 
 
+def erf_of(xp: Space, x: Data) -> Data:
+    """The error function, computed in float64."""
+    wide = xp.astype(x, np.float64)
+    size = xp.abs(wide)
+    near = xp.clip(size, None, 0.46875)
+    value = xp.where(size <= 0.46875, near * _ratio(_NEAR, near * near), 1 - erfc(xp, size))
+    value = xp.where(xp.isfinite(wide), xp.copysign(value, wide), xp.clip(wide, -1.0, 1.0))  # a NaN stays one
+    return _narrowed(xp, x, value)
+
+
+def erfc_of(xp: Space, x: Data) -> Data:
+    """1 less the error function, computed in float64."""
+    wide = xp.astype(x, np.float64)
+    tail = erfc(xp, xp.abs(wide))
+    return _narrowed(xp, x, xp.where(wide < 0, 2 - tail, tail))
+
+
+def _narrowed(xp: Space, x: Data, value: Data) -> Data:
+    """A float64 value in the dtype of the operand; integers stay in float64."""
+    dtype = xp.dtype(x)
+    return value if dtype.kind in "biu" and not is_small(dtype) else xp.astype(value, dtype)
+
+
+def bitcast(call: Call, x: Data) -> Data:
+    """The same bits in another dtype of the same width."""
+    return call.xp.bitcast(x, call.attrs["dtype"])
+
+
+def make_complex(xp: Space, real: Data, imag: Data) -> Data:
+    """Complex numbers from their parts."""
+    return xp.make_complex(real, imag)
+
+
 # Half of erfc(z / √2) · exp(z² / 2) from 0 to 14, innermost coefficient first: a least-squares fit of relative error 4e-7.
 TAIL = (
     (0.01704631639375051, 0.11952641351140139, 0.36196276985939674, 0.4999998112849325),

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwright.kernels.along import highest, lowest
 from shardwright.kernels.call import Call, Data, DType
-from shardwright.ops import is_small
+from shardwright.ops import is_small, work_dtype
 
 
 def scatter_reduce(call: Call, x: Data, updates: Data, *indices: Data) -> Data:
@@ -16,7 +16,7 @@ def scatter_reduce(call: Call, x: Data, updates: Data, *indices: Data) -> Data:
     Sums of small floats are in float32; booleans add as `or` and multiply as `and`.
     """
     xp, n, op, dtype = call.xp, call.n, call.attrs["op"], call.dtypes[0]
-    work = _work_dtype(dtype)
+    work = np.dtype(np.uint8) if dtype.kind == "b" else work_dtype(dtype)
     if dtype.kind == "b":
         op = {"add": "max", "mul": "min"}.get(op, op)
     names, points, given = ([dim[0] if dim else None for dim in call.rule.inputs[at]] for at in (0, 2, 1))
@@ -62,12 +62,6 @@ def scatter_reduce(call: Call, x: Data, updates: Data, *indices: Data) -> Data:
     arrangement = [*batch, *indexed, *window]
     back = (*range(n), *(n + arrangement.index(name) for name in names))
     return xp.astype(xp.transpose(xp.reshape(made, shape), back), dtype)
-
-
-def _work_dtype(dtype: DType) -> DType:
-    if dtype.kind == "b":
-        return np.dtype(np.uint8)
-    return np.dtype(np.float32) if (dtype.kind == "f" or is_small(dtype)) and dtype.itemsize < 4 else dtype
 
 
 def _unchanging(op: str, dtype: DType) -> object:

@@ -5,6 +5,7 @@ from typing import Any
 
 import shardwright.kernels.along as al
 import shardwright.kernels.assignment as asg
+import shardwright.kernels.attention as at
 import shardwright.kernels.dynamic as dy
 import shardwright.kernels.elementwise as el
 import shardwright.kernels.moves as mv
@@ -12,6 +13,7 @@ import shardwright.kernels.scattering as sc
 import shardwright.kernels.windows as wi
 from shardwright.kernels.call import Call, Data
 from shardwright.kernels.contraction import contract
+from shardwright.kernels.grouped import grouped_matmul
 from shardwright.ops import OPS, small_dtype
 
 Kernel = Callable[..., Any]
@@ -24,7 +26,11 @@ KERNELS: dict[str, Kernel] = {
     **{name: el.of(function) for name, function in _OTHERWISE.items()},
     "sigmoid": el.of(el.sigmoid),
     "gelu": el.of(el.gelu),
+    "erf": el.of(el.erf_of),
+    "erfc": el.of(el.erfc_of),
     "astype": el.astype,
+    "bitcast": el.bitcast,
+    "make_complex": el.of(el.make_complex),
     "clip": el.of(el.clip),
     "isin": el.isin,
     "extremes": el.extremes,
@@ -38,6 +44,11 @@ KERNELS: dict[str, Kernel] = {
     "any": al.reduction("any", lambda dtype: False),
     "first_true": al.first_true,
     "einsum": contract,
+    "grouped_matmul": grouped_matmul,
+    "attention": at.attention,
+    "attention parts": at.parts,
+    "attention weights": at.weights,
+    "attention merged": at.merged,
     # moves
     "permute_dims": mv.permute_dims,
     "reshape": mv.reshape,
@@ -91,6 +102,9 @@ KERNELS: dict[str, Kernel] = {
     "index": dy.index,
     "repeat": dy.repeat,
 }
+
+# Bytes that a kernel needs for a while beside its operands and results, where that is more than their size tells.
+SCRATCH: dict[str, Callable[[Call], int]] = {"attention": at.scratch, "attention parts": at.scratch}
 
 PLAIN = frozenset(name for name, op in OPS.items() if op.elementwise and name not in _OTHERWISE)  # xp's own functions
 

@@ -136,6 +136,8 @@ def links_from(links: Link | Mapping[str, Link] | None, names: tuple[str, ...]) 
     """The links that were given, by axis."""
     if links is None or isinstance(links, Link):
         return {} if links is None else dict.fromkeys(names, links)
+    if not isinstance(links, Mapping):
+        raise MeshError(f"links is a Link for all axes, or a dict of them by axis; got {links!r}.")
     for axis, link in links.items():
         if not isinstance(link, Link):
             raise MeshError(f"links gives {link!r} for axis {axis!r}; give a Link, such as Link('ring').")

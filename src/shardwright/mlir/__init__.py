@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 try:
     import xdsl as _xdsl  # noqa: F401
@@ -18,11 +19,13 @@ from shardwright.errors import MLIRError
 from shardwright.mlir.fields import short_name
 from shardwright.mlir.functions import Function, Module
 from shardwright.mlir.parsing import Source
+from shardwright.mlir.stablehlo import StableFunction, stablehlo_functions
+from shardwright.mlir.stablehlo_text import is_stablehlo
 from shardwright.mlir.verifying import problems
 from shardwright.mlir.writing import written
 from shardwright.program import Program
 
-__all__ = ["Function", "dialect_of", "dumps", "loads", "verify"]
+__all__ = ["Function", "StableFunction", "dialect_of", "dumps", "loads", "verify"]
 
 
 def dumps(program: Program | Mapping[str, Program], dialect: str = "shard", view: str | None = None) -> str:
@@ -56,8 +59,8 @@ def loads(
     engine: str = "numpy",
     device: str | None = None,
     mesh_shapes: Mapping[str, Sequence[int]] | None = None,
-) -> dict[str, Function]:
-    """The functions of a file of MLIR, by name; the text is verified first.
+) -> dict[str, Any]:
+    """The functions of a file of MLIR, by name, a `Function` each, or a `StableFunction`; the text is verified first.
 
     >>> fns = loads('''
     ... mesh.mesh @m(shape = 4)
@@ -70,6 +73,8 @@ def loads(
 
     `mesh_shapes` gives the sizes of meshes whose shape has `?`; `engine` and `device` are those of the mesh.
     """
+    if is_stablehlo(text):
+        return stablehlo_functions(text, file, engine, device)
     source = Source(text, file)
     module = source.parsed()
     for error in _found(source, module):

@@ -9,7 +9,8 @@ from xdsl.ir import Operation
 from shardwright.mlir.fields import integer
 from shardwright.mlir.named import PREDICATES
 from shardwright.mlir.types import dtype_of, element_of
-from shardwright.mlir.values import Value, View, splat
+from shardwright.mlir.values import Value, View
+from shardwright.xla import splat
 
 Rule = Callable[..., Value]  # of the view, the operation and its operands' values
 
@@ -18,7 +19,7 @@ def _row(name: str) -> Rule:
     return lambda view, op, *values: view.row(name, *values)
 
 
-def _unsigned(view: View, value: Value) -> Value:
+def unsigned(view: View, value: Value) -> Value:
     kind = value.dtype
     return view.cast(value, np.dtype(f"u{kind.name}")) if kind.kind == "i" else value
 
@@ -27,7 +28,7 @@ def _as_unsigned(name: str) -> Rule:
     """An operation on the bits of integers as numbers without a sign."""
 
     def run(view: View, op: Operation, *values: Value) -> Value:
-        made = view.row(name, *(_unsigned(view, x) for x in values))
+        made = view.row(name, *(unsigned(view, x) for x in values))
         return made if made.dtype.kind == "b" else view.cast(made, values[0].dtype)
 
     return run
@@ -67,16 +68,84 @@ def _ceildiv(view: View, op: Operation, a: Value, b: Value) -> Value:
     return view.row("negative", view.row("floor_divide", view.row("negative", a), b))
 
 
-def _cast(view: View, op: Operation, value: Value) -> Value:
-    """To the result's element type."""
+def _ceildivui(view: View, op: Operation, a: Value, b: Value) -> Value:
+    one, two = unsigned(view, a), unsigned(view, b)
+    rest = view.row("not_equal", view.row("remainder", one, two), _like(one, 0))
+    return view.cast(view.row("add", view.row("floor_divide", one, two), view.cast(rest, one.dtype)), a.dtype)
+
+
+def _result_dtype(op: Operation) -> "np.dtype[Any]":
     dtype = dtype_of(element_of(op.results[0].type))
     assert dtype is not None, "types are checked before operations run"
-    return view.cast(value, dtype)
+    return dtype
+
+
+def _cast(view: View, op: Operation, value: Value) -> Value:
+    """To the result's element type."""
+    return view.cast(value, _result_dtype(op))
+
+
+def _cast_signed(view: View, op: Operation, value: Value) -> Value:
+    """To a wider type; the only bit of an i1 is its sign, so true is -1."""
+    made = _cast(view, op, value)
+    return view.row("negative", made) if value.dtype.kind == "b" and made.dtype.kind != "b" else made
 
 
 def _cast_unsigned(view: View, op: Operation, value: Value) -> Value:
-    return _cast(view, op, _unsigned(view, value))
+    return _cast(view, op, unsigned(view, value))
 
+
+def _fptoui(view: View, op: Operation, value: Value) -> Value:
+    """Numbers beyond the signed range have their bits."""
+    dtype = _result_dtype(op)
+    wide = np.dtype(f"u{dtype.name}") if dtype.kind == "i" else dtype
+    return view.cast(view.cast(value, wide), dtype)
+
+
+def _trunci(view: View, op: Operation, value: Value) -> Value:
+    """The lowest bits."""
+    if _result_dtype(op).kind == "b" and value.dtype.kind != "b":
+        value = view.row("bitwise_and", value, _like(value, 1))
+    return _cast(view, op, value)
+
+
+# -- bits ------------------------------------------------------------------------------------------------------------
+
+
+def _ones(view: View, x: Value) -> Value:
+    """How many bits are 1, of integers without a sign: sums of neighbours of 1, 2, 4, … bits."""
+    width = x.dtype.itemsize * 8
+    step = 1
+    while step < width:
+        mask = _like(x, sum(((1 << step) - 1) << at for at in range(0, width, 2 * step)))
+        high = view.row("bitwise_right_shift", x, _like(x, step))
+        x = view.row("add", view.row("bitwise_and", x, mask), view.row("bitwise_and", high, mask))
+        step *= 2
+    return x
+
+
+def _ctpop(view: View, op: Operation, a: Value) -> Value:
+    return view.cast(_ones(view, unsigned(view, a)), a.dtype)
+
+
+def _cttz(view: View, op: Operation, a: Value) -> Value:
+    """The ones below the lowest 1: of x - 1 and not x."""
+    x = unsigned(view, a)
+    below = view.row("bitwise_and", view.row("subtract", x, _like(x, 1)), view.row("bitwise_invert", x))
+    return view.cast(_ones(view, below), a.dtype)
+
+
+def _ctlz(view: View, op: Operation, a: Value) -> Value:
+    """Zeros left of the highest 1, once all bits right of it are set."""
+    x = unsigned(view, a)
+    step = 1
+    while step < x.dtype.itemsize * 8:
+        x = view.row("bitwise_or", x, view.row("bitwise_right_shift", x, _like(x, step)))
+        step *= 2
+    return view.cast(_ones(view, view.row("bitwise_invert", x)), a.dtype)
+
+
+# -- comparisons -----------------------------------------------------------------------------------------------------
 
 _ORDERED = {"eq": "equal", "gt": "greater", "ge": "greater_equal", "lt": "less", "le": "less_equal", "ne": "not_equal"}
 _OPPOSITE = {"eq": "one", "gt": "ole", "ge": "olt", "lt": "oge", "le": "ogt"}  # u…: not (o… of the opposite)
@@ -87,7 +156,9 @@ def _compared(view: View, name: str, a: Value, b: Value) -> Value:
     if name in ("true", "false"):
         return splat(name == "true", np.broadcast_shapes(a.shape, b.shape), np.dtype(bool))
     if name in ("ord", "uno"):
-        unordered = view.row("logical_or", view.row("isnan", a), view.row("isnan", b))
+        unordered = view.row("isnan", a)
+        if b is not a:
+            unordered = view.row("logical_or", unordered, view.row("isnan", b))
         return unordered if name == "uno" else view.row("logical_not", unordered)
     if name == "one":
         return view.row("logical_or", view.row("less", a, b), view.row("greater", a, b))
@@ -103,7 +174,9 @@ def _cmpf(view: View, op: Operation, a: Value, b: Value) -> Value:
 def _cmpi(view: View, op: Operation, a: Value, b: Value) -> Value:
     name = PREDICATES["cmpi"][integer(op.properties["predicate"])]
     if name[0] == "u":
-        a, b = _unsigned(view, a), _unsigned(view, b)
+        a, b = unsigned(view, a), unsigned(view, b)
+    elif name[0] == "s" and a.dtype.kind == "b":
+        a, b = b, a  # true is -1
     return view.row(_ORDERED[name if name in ("eq", "ne") else name[1:]], a, b)
 
 
@@ -124,8 +197,31 @@ def _reciprocal(view: View, op: Operation, a: Value) -> Value:
 
 
 def _round(view: View, op: Operation, a: Value) -> Value:
-    """Halves away from zero."""
-    return view.row("trunc", view.row("add", a, view.row("copysign", _like(a, 0.5), a)))
+    """Halves away from zero. Adding a half first would round 0.49999997 up."""
+    down = view.row("trunc", a)
+    far = view.row("greater_equal", view.row("abs", view.row("subtract", a, down)), _like(a, 0.5))
+    return view.row("where", far, view.row("add", down, view.row("copysign", _like(a, 1), a)), down)
+
+
+def _clampf(view: View, op: Operation, a: Value, low: Value, high: Value) -> Value:
+    return view.row("minimum", view.row("maximum", a, low), high)
+
+
+def _isnormal(view: View, op: Operation, a: Value) -> Value:
+    large = view.row("greater_equal", view.row("abs", a), _like(a, np.finfo(a.dtype).tiny))
+    return view.row("logical_and", view.row("isfinite", a), large)
+
+
+def _div(view: View, op: Operation, a: Value, b: Value) -> Value:
+    return view.row("divide", a, b) if a.dtype.kind not in "iu" else _truncated_division(view, a, b)
+
+
+def _clamp(view: View, op: Operation, a: Value) -> Value:
+    """tosa.clamp: bounds as attributes, as LLVM 20 on has them, or as integers and floats beside each other."""
+    known: dict[str, Any] = {**op.attributes, **op.properties}
+    kind = "int" if a.dtype.kind in "iu" else "fp"
+    low, high = (known[f"{end}_val"] if f"{end}_val" in known else known[f"{end}_{kind}"] for end in ("min", "max"))
+    return _clampf(view, op, a, _like(a, low.value.data), _like(a, high.value.data))
 
 
 def _ipow(view: View, op: Operation, a: Value, b: Value) -> Value:
@@ -148,32 +244,40 @@ def _named(dialect: str, names: str, rule: Callable[[str], Rule] = _row) -> dict
 
 RULES: dict[str, Rule] = {
     **_named("arith", """addf=add subf=subtract mulf=multiply divf=divide negf=negative maximumf=maximum minimumf=minimum
-        maxnumf=fmax minnumf=fmin maxsi=maximum minsi=minimum floordivsi=floor_divide shli=bitwise_left_shift
+        maxnumf=fmax minnumf=fmin remf=fmod floordivsi=floor_divide shli=bitwise_left_shift
         shrsi=bitwise_right_shift andi=bitwise_and ori=bitwise_or xori=bitwise_xor"""),
     **_named("arith", """divui=floor_divide remui=remainder maxui=maximum minui=minimum shrui=bitwise_right_shift""",
              _as_unsigned),
     "arith.addi": _of_bits("add", "bitwise_xor"),
     "arith.subi": _of_bits("subtract", "bitwise_xor"),
     "arith.muli": _of_bits("multiply", "bitwise_and"),
-    "arith.divsi": _divsi, "arith.remsi": _remsi, "arith.ceildivsi": _ceildiv, "arith.ceildivui": _ceildiv,
+    "arith.maxsi": _of_bits("maximum", "bitwise_and"),  # of i1 true is -1
+    "arith.minsi": _of_bits("minimum", "bitwise_or"),
+    "arith.divsi": _divsi, "arith.remsi": _remsi, "arith.ceildivsi": _ceildiv, "arith.ceildivui": _ceildivui,
     "arith.cmpf": _cmpf, "arith.cmpi": _cmpi, "arith.select": _select,
-    **dict.fromkeys([f"arith.{n}" for n in "extf truncf sitofp fptosi extsi trunci index_cast fptoui".split()], _cast),
-    **dict.fromkeys(["arith.extui", "arith.uitofp"], _cast_unsigned),
+    **dict.fromkeys(["arith.extf", "arith.truncf", "arith.fptosi"], _cast),
+    **dict.fromkeys(["arith.sitofp", "arith.extsi", "arith.index_cast"], _cast_signed),
+    **dict.fromkeys(["arith.extui", "arith.uitofp", "arith.index_castui"], _cast_unsigned),
+    "arith.trunci": _trunci, "arith.fptoui": _fptoui,
     **_named("math", """absf=abs absi=abs acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh exp exp2 expm1
-        floor log log10 log1p log2 powf=pow roundeven=rint sin sinh sqrt tan tanh trunc"""),
+        erf floor isfinite isinf isnan log log10 log1p log2 powf=pow roundeven=rint sin sinh sqrt tan tanh trunc"""),
+    "math.clampf": _clampf, "math.isnormal": _isnormal, "math.ctpop": _ctpop, "math.ctlz": _ctlz, "math.cttz": _cttz,
     "math.fma": _fma, "math.rsqrt": _rsqrt, "math.round": _round, "math.fpowi": _ipow, "math.ipowi": _ipow,
     **_named("tosa", """add sub=subtract maximum minimum pow exp log tanh sigmoid abs floor ceil sin cos greater greater_equal
-        equal select=where logical_and logical_or logical_not identity=positive"""),
+        equal select=where logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor
+        bitwise_not=bitwise_invert erf identity=positive"""),
+    "tosa.clamp": _clamp,
     "tosa.mul": _mul, "tosa.negate": _negate, "tosa.rsqrt": _rsqrt, "tosa.reciprocal": _reciprocal, "tosa.cast": _cast,
-    **_named("linalg", """add sub=subtract mul=multiply div=divide max=maximum min=minimum powf=pow abs ceil exp floor log
-        negf=negative sqrt square tanh copy=positive"""),
+    **_named("linalg", """add sub=subtract mul=multiply max=maximum min=minimum powf=pow abs ceil erf exp floor log
+        negf=negative sqrt square tanh copy=positive select=where"""),
+    "linalg.div": _div,
     "linalg.round": _round, "linalg.rsqrt": _rsqrt, "linalg.reciprocal": _reciprocal,
     "linalg.div_unsigned": _as_unsigned("floor_divide"),
 }  # fmt: skip
 
 REDUCING = {  # how a body combines two elements, and the row that does so over a dim
     "arith.addf": "sum", "arith.addi": "sum", "arith.mulf": "prod", "arith.muli": "prod",
-    "arith.maximumf": "max", "arith.maxnumf": "max", "arith.maxsi": "max",
-    "arith.minimumf": "min", "arith.minnumf": "min", "arith.minsi": "min",
-    "arith.andi": "all", "arith.ori": "any",
+    "arith.maximumf": "max", "arith.maxnumf": "fmax", "arith.maxsi": "max",
+    "arith.minimumf": "min", "arith.minnumf": "fmin", "arith.minsi": "min",
+    "arith.maxui": "umax", "arith.minui": "umin", "arith.andi": "all", "arith.ori": "any",
 }  # fmt: skip

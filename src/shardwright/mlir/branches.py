@@ -20,7 +20,6 @@ class Apart:
 
     def __init__(self, reader: Any, op: Operation, test: Value) -> None:
         self.reader, self.op, self.test = reader, op, test
-        self.alike = not test.varies  # all devices take the same branch, and only the data says which
         self.paths: tuple[list[Operation], list[Operation]] = ([], [])
 
     def walk(self, one: Walk, two: Walk) -> Walk:
@@ -28,17 +27,23 @@ class Apart:
         left, right = self._next(one, None), self._next(two, None)
         while isinstance(left, Request) or isinstance(right, Request):
             for path, request in zip(self.paths, (left, right), strict=True):
-                if isinstance(request, Request):
+                if isinstance(request, Request) and (not path or path[-1] is not request.op):
                     path.append(request.op)
-            if self.alike:  # what the branch not taken computes is dropped
-                left = self._next(one, (yield left)) if isinstance(left, Request) else left
-                right = self._next(two, (yield right)) if isinstance(right, Request) else right
+            if self._is_alike(left) or self._is_alike(right):  # what the branch not taken computes is dropped
+                if isinstance(left, Request) and self._is_alike(left):
+                    left = self._next(one, (yield left))
+                if isinstance(right, Request) and self._is_alike(right):
+                    right = self._next(two, (yield right))
                 continue
             if not isinstance(left, Request) or not isinstance(right, Request):
                 raise self._refused()
             answers = yield from self._together(left, right)
             left, right = self._next(one, answers[0]), self._next(two, answers[1])
         return [self.reader.chosen(self.op, self.test, a, b) for a, b in zip(left, right, strict=True)]
+
+    def _is_alike(self, request: "Request | list[Value]") -> bool:
+        """Whether the devices of every group that takes part in a collective take the same branch."""
+        return isinstance(request, Request) and not set(self.test.varies) & set(request.collective.axes)
 
     def _next(self, walk: Walk, answer: Value | None) -> "Request | list[Value]":
         try:

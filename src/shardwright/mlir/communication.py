@@ -1,15 +1,18 @@
 """Collectives, and questions about the mesh, from operations of the mesh and shard dialects."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Operation
 
 from shardwright import collectives as c
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
+from shardwright.mlir.dialects import REDUCTIONS
 from shardwright.mlir.fields import (
     axes,
     axis_lists,
@@ -21,8 +24,9 @@ from shardwright.mlir.fields import (
     short_name,
 )
 from shardwright.mlir.types import dtype_of, element_of
-from shardwright.mlir.values import LocalView, Value, is_known
+from shardwright.mlir.values import LocalView, Value
 from shardwright.sharding import P, Sharding
+from shardwright.xla import is_known
 
 COLLECTIVES = frozenset(
     "all_gather all_reduce all_slice all_to_all broadcast gather recv reduce reduce_scatter scatter send shift "
@@ -148,16 +152,31 @@ def sharding_from_operation(op: Operation, mesh: Mesh, offsets: Sequence[int], h
         count = mesh.axis_size(axis_names(mesh, lists[dim])) + 1
         cuts[dim] = offsets[start : start + count]
         start += count
-    partial = axis_names(mesh, axes(op, "partial_axes"))
-    kind = field(op, "partial_type")
+    partial, reduction = partial_of(op)
     return Sharding(
         mesh,
         spec,
-        partial=partial,
-        reduction="sum" if kind is None else kind.kind.data,
+        partial=axis_names(mesh, partial),
+        reduction=reduction,
         halo=halo,
         offsets=cuts or None,
     )
+
+
+_PARTIAL = re.compile(r"([a-z_]+)\[(\d+(?:, *\d+)*)\]")
+
+
+def partial_of(op: Operation) -> tuple[tuple[int, ...], str]:
+    """The partial axes of a sharding operation, and their reduction: as LLVM 20 writes them, or as the attribute
+    `partial = "sum[1]"`, which LLVM 22 keeps and does not look at."""
+    attribute = op.attributes.get("partial")
+    if isinstance(attribute, StringAttr):
+        found = _PARTIAL.fullmatch(attribute.data)
+        if found is None or found[1] not in REDUCTIONS:
+            raise ShardwrightError(f'partial is {attribute.data!r}; write it as "sum[1]" or "max[0, 1]".')
+        return tuple(map(int, found[2].split(","))), found[1]
+    kind = field(op, "partial_type")
+    return axes(op, "partial_axes"), "sum" if kind is None else kind.kind.data
 
 
 # -- questions -------------------------------------------------------------------------------------------------------

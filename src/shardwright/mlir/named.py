@@ -96,7 +96,7 @@ def _compare(name: str) -> Any:
     return irdl_op_definition(type(f"{name.title()}Op", (_Compare,), members))
 
 
-CASTS = "extf truncf sitofp uitofp fptosi fptoui extsi extui trunci index_cast".split()
+CASTS = "extf truncf sitofp uitofp fptosi fptoui extsi extui trunci index_cast index_castui".split()
 
 
 class _Cast(IRDLOperation):
@@ -139,12 +139,79 @@ def _select() -> Any:
     return irdl_op_definition(type("SelectOp", (_Select,), members))
 
 
+class _Flagged(IRDLOperation):
+    """An operation on values of one type: `%a, %b fastmath<nnan> : tensor<4xf32>`."""
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Any:
+        """Tests, such as math.isnan, give i1."""
+        position = parser.pos
+        values = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_unresolved_operand)
+        words = "to" if cls.name == "math.clampf" else ""
+        if words and parser.parse_optional_keyword("to"):  # `%x to [%low, %high]`
+            values += parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_unresolved_operand)
+        if parser.parse_optional_keyword("fastmath"):
+            arith.FastMathFlagsAttr.parse_parameter(parser)
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        kind = parser.parse_type()
+        result = kind
+        if cls.name.startswith("math.is"):
+            result = b.TensorType(b.i1, kind.get_shape()) if isinstance(kind, b.TensorType) else b.i1
+        operands = parser.resolve_operands(values, [kind] * len(values), position)
+        return cls.create(operands=operands, result_types=[result], attributes=attributes)
+
+
+def _flagged(name: str, count: int) -> Any:
+    operands = {f"operand{at}": operand_def() for at in range(count)}
+    members = {"name": name, **operands, "result": result_def(), "fastmath": opt_prop_def()}
+    return irdl_op_definition(type(f"{name.title().replace('.', '')}Op", (_Flagged,), members))
+
+
 ARITH: list[Any] = [_select(), _compare("cmpi"), _compare("cmpf"), *map(_cast, CASTS)]
+ARITH.append(_flagged("arith.remf", 2))
+MATH: list[Any] = [_flagged(f"math.{name}", 1) for name in ("isfinite", "isinf", "isnan", "isnormal", "erfc")]
+MATH.append(_flagged("math.clampf", 3))
+
+# -- tensor -----------------------------------------------------------------------------------------------------------
+
+
+def _tensor_op(name: str, text: str, **fields: Any) -> Any:
+    members = {"name": f"tensor.{name}", **fields, "assembly_format": text}
+    return irdl_op_definition(type(f"Tensor{name.title()}Op", (IRDLOperation,), members))
+
+
+TENSOR: list[Any] = [
+    _tensor_op(
+        "bitcast", "$source attr-dict `:` type($source) `to` type($result)", source=operand_def(), result=result_def()
+    ),
+    _tensor_op("rank", "$tensor attr-dict `:` type($tensor)", tensor=operand_def(), result=result_def(b.IndexType())),
+]
 
 # -- linalg -----------------------------------------------------------------------------------------------------------
 
 UNARY = "abs ceil erf exp floor log negf reciprocal round rsqrt sqrt square tanh copy".split()
-BINARY = "add sub mul div div_unsigned max min powf".split()
+BINARY = "add sub mul div div_unsigned max min powf select".split()
+WINDOWS = {  # dims of the input, of the filter, and of the result; what combines a window
+    "conv_1d": ("w", "w", "w", "sum"),
+    "conv_2d": ("hw", "hw", "hw", "sum"),
+    "conv_1d_nwc_wcf": ("nwc", "wcf", "nwf", "sum"),
+    "conv_1d_ncw_fcw": ("ncw", "fcw", "nfw", "sum"),
+    "conv_2d_nhwc_hwcf": ("nhwc", "hwcf", "nhwf", "sum"),
+    "conv_2d_nhwc_fhwc": ("nhwc", "fhwc", "nhwf", "sum"),
+    "conv_2d_nchw_fchw": ("nchw", "fchw", "nfhw", "sum"),
+    "conv_3d_ndhwc_dhwcf": ("ndhwc", "dhwcf", "ndhwf", "sum"),
+    "depthwise_conv_1d_nwc_wc": ("nwc", "wc", "nwc", "sum"),
+    "depthwise_conv_2d_nhwc_hwc": ("nhwc", "hwc", "nhwc", "sum"),
+    "pooling_nwc_sum": ("nwc", "w", "nwc", "sum"),
+    "pooling_nwc_max": ("nwc", "w", "nwc", "max"),
+    "pooling_nhwc_sum": ("nhwc", "hw", "nhwc", "sum"),
+    "pooling_nhwc_max": ("nhwc", "hw", "nhwc", "max"),
+    "pooling_nhwc_min": ("nhwc", "hw", "nhwc", "min"),
+    "pooling_nchw_sum": ("nchw", "hw", "nchw", "sum"),
+    "pooling_nchw_max": ("nchw", "hw", "nchw", "max"),
+    "pooling_ndhwc_max": ("ndhwc", "dhw", "ndhwc", "max"),
+}
 PRODUCTS = {  # as einsum writes them
     "matmul": "mk,kn->mn",
     "matmul_transpose_a": "km,kn->mn",
@@ -241,6 +308,8 @@ def _linalg(name: str) -> Any:
         "bodies": var_region_def(),
         "cast": opt_prop_def(),
         "indexing_maps": opt_prop_def(),
+        "strides": opt_prop_def(),
+        "dilations": opt_prop_def(),
         "irdl_options": (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict()),
     }
     return irdl_op_definition(type(f"{name.title()}Op", (_Named,), members))
@@ -257,15 +326,17 @@ def _reduce() -> Any:
     return irdl_op_definition(type("ReduceOp", (_Reduce,), members))
 
 
-LINALG: list[Any] = [*map(_linalg, (*UNARY, *BINARY, *PRODUCTS)), _reduce()]
+LINALG: list[Any] = [*map(_linalg, (*UNARY, *BINARY, *PRODUCTS, *WINDOWS)), _reduce()]
 
 # -- tosa -------------------------------------------------------------------------------------------------------------
 
 ELEMENTWISE = """add sub mul maximum minimum pow exp log tanh sigmoid abs negate reciprocal rsqrt floor ceil sin cos
-erf identity greater greater_equal equal select logical_and logical_or logical_not cast""".split()
+erf identity greater greater_equal equal select logical_and logical_or logical_not logical_xor bitwise_and bitwise_or
+bitwise_xor bitwise_not clamp cast""".split()
 REDUCED = "reduce_sum reduce_max reduce_min reduce_product reduce_prod reduce_all reduce_any".split()
-OTHERS = "matmul transpose reshape const const_shape concat".split()
-FIELDS = "axis shift perms new_shape value values nan_mode input1_zp output_zp a_zp b_zp quantization_info".split()
+OTHERS = "matmul transpose reshape const const_shape concat reverse slice pad tile".split()
+FIELDS = """start size multiples min_val max_val min_int max_int min_fp max_fp axis shift perms new_shape value values nan_mode
+input1_zp output_zp a_zp b_zp quantization_info""".split()
 
 
 @irdl_attr_definition

@@ -11,7 +11,7 @@ from typing import Any
 from xdsl.context import Context
 from xdsl.dialects import arith, builtin, func, linalg, math, scf, tensor, tosa
 from xdsl.ir import Attribute, Dialect, Operation, TypeAttribute
-from xdsl.parser import Parser
+from xdsl.parser import AttrParser, Parser
 from xdsl.parser.generic_parser import ParserState
 from xdsl.utils.exceptions import ParseError, VerifyException
 from xdsl.utils.lexer import Input, Span, Token
@@ -19,7 +19,7 @@ from xdsl.utils.mlir_lexer import KIND_BY_PUNCTUATION_SPELLING, MLIRLexer, MLIRT
 
 from shardwright.errors import MLIRError
 from shardwright.mlir.dialects import DIALECTS
-from shardwright.mlir.named import ARITH, LINALG, TOSA, TOSA_TYPES
+from shardwright.mlir.named import ARITH, LINALG, MATH, TENSOR, TOSA, TOSA_TYPES
 
 MOST_CHARACTERS = 64 * 2**20
 LENIENT = ("tensor.expand_shape", "tensor.collapse_shape")  # xDSL refuses those to and from no dims, which are valid
@@ -77,7 +77,7 @@ class Source:
 
     def parsed(self) -> builtin.ModuleOp:
         """The module; every failure is an MLIRError."""
-        self._check_size()
+        self.check_size()
         parser: _Locating | None = None
         try:
             parser = _Locating(_context(), self)
@@ -124,7 +124,8 @@ class Source:
             except Exception as error:  # a definition that fails on values it did not expect
                 yield self.error(f"'{op.name}' op can't be verified: {_sentence(_first_line(error))}", op)
 
-    def _check_size(self) -> None:
+    def check_size(self) -> None:
+        """Raises MLIRError if the text is too long, has too many dims or is nested too deeply."""
         if len(self.text) > MOST_CHARACTERS:
             raise MLIRError(
                 f"{self.file} has {len(self.text):,} characters; at most {MOST_CHARACTERS:,} are read. Split the file, or "
@@ -165,6 +166,22 @@ class _Lexer(MLIRLexer):
         return Token(kind, Span(found.start(number), self.pos, self.input))
 
 
+class _BitsOfElement(AttrParser._TensorLiteralElement):
+    """An element of a constant by its bits."""
+
+    def to_type(self, parser: AttrParser, type: Any) -> Any:
+        """The float that has the bits; an integer as it is."""
+        if not isinstance(type, builtin.AnyFloat):
+            return super().to_type(parser, type)
+        width = type.bitwidth
+        if not 0 <= self.value < 2**width:  # type: ignore[operator]
+            parser.raise_error(f"{self.span.text[:40]} has more bits than {type}", self.span)
+        small = isinstance(type, builtin.BFloat16Type)  # the upper half of a float of 32 bits
+        whole, real = {16: ("H", "e"), 32: ("I", "f"), 64: ("Q", "d")}[32 if small else width]
+        bits = self.value << 16 if small else self.value  # type: ignore[operator]
+        return struct.unpack(f"<{real}", struct.pack(f"<{whole}", bits))[0]
+
+
 class _Locating(Parser):
     """xDSL's parser, which also notes where operations begin."""
 
@@ -198,6 +215,11 @@ class _Locating(Parser):
             self._resume_from(simple.end())
         return self._symbols[simple.group()]
 
+    def _parse_tensor_literal_element(self) -> Any:
+        """An element of a constant; xDSL takes the bits of a float, 0x7F800000, for an integer."""
+        made = super()._parse_tensor_literal_element()
+        return _BitsOfElement(made.is_negative, made.value, made.span) if made.span.text[:2] == "0x" else made
+
     def _parse_dense_literal_type(self) -> Any:
         """The type of a constant, whose elements are then held one by one, also where all are equal."""
         kind: Any = super()._parse_dense_literal_type()
@@ -229,9 +251,15 @@ def _sentence(text: str) -> str:
 @cache
 def _context() -> Context:
     context = Context()
-    plain = [builtin.Builtin, func.Func, math.Math, tensor.Tensor, scf.Scf, *DIALECTS.values()]
+    plain = [builtin.Builtin, func.Func, scf.Scf, *DIALECTS.values()]
     more: list[tuple[Dialect, list[Any], list[Any]]] = [(dialect, [], []) for dialect in plain]
-    more += [(arith.Arith, ARITH, []), (linalg.Linalg, LINALG, []), (tosa.TOSA, TOSA, TOSA_TYPES)]
+    more += [
+        (arith.Arith, ARITH, []),
+        (math.Math, MATH, []),
+        (tensor.Tensor, TENSOR, []),
+        (linalg.Linalg, LINALG, []),
+        (tosa.TOSA, TOSA, TOSA_TYPES),
+    ]
     for dialect, operations, attributes in more:
         known = [op for op in dialect.operations if op.name not in {mine.name for mine in operations}]
         context.load_dialect(Dialect(dialect.name, [*known, *operations], [*dialect.attributes, *attributes]))

@@ -33,16 +33,17 @@ from shardwright.mlir.communication import (
 )
 from shardwright.mlir.dialects import DYNAMIC
 from shardwright.mlir.fields import axes, field, integers, mixed, short_name
+from shardwright.mlir.looping import MOST_ROUNDS, Loops
 from shardwright.mlir.parsing import Source
 from shardwright.mlir.shaping import Shaping, constant
 from shardwright.mlir.structured import Structured
 from shardwright.mlir.text import with_default_offsets
 from shardwright.mlir.types import dtype_of, element_of, sizes_of, tensor_name
-from shardwright.mlir.values import GlobalView, LocalView, Value, View, is_known, splat
-from shardwright.program import cond, scan, while_loop
+from shardwright.mlir.values import GlobalView, LocalView, Value, View
+from shardwright.program import cond
 from shardwright.sharding import Sharding
+from shardwright.xla import is_known
 
-MOST_ROUNDS = 10_000  # operations that unrolled loops may come to
 MOST_CALLS = 32  # functions that call one another
 
 
@@ -57,16 +58,17 @@ class Reader:
             if op.name == "func.func"
         }
         self.view: View = LocalView(mesh) if local else GlobalView(mesh)
-        self.shaping = Shaping(self.view)
+        self.shaping = Shaping(self.view, lambda value: self.values[value])
         self.structured = _Structured(self)
         self.values: dict[SSAValue, Any] = {}  # a Value, or a Sharding
+        self.loops = Loops(self)
         self._walked = self._depth = 0
 
     def call(self, function: Operation, arguments: Sequence[Value]) -> list[Value]:
         """The results of a function."""
-        return self._driven(self._function(function, arguments))
+        return self.driven(self._function(function, arguments))
 
-    def _driven(self, walk: Walk) -> list[Value]:
+    def driven(self, walk: Walk) -> list[Value]:
         """A walk to its end, its collectives run as they come."""
         try:
             request = next(walk)
@@ -77,10 +79,10 @@ class Reader:
             return made
 
     def _performed(self, request: Request) -> Value:
-        with located(self.source.line_of(request.op)), self._blamed(request.op):
+        with located(self.source.line_of(request.op)), self.blamed(request.op):
             return self.view.lifted(request.value).apply_collective(request.collective)
 
-    def _blamed(self, op: Operation) -> "_Blamed":
+    def blamed(self, op: Operation) -> "_Blamed":
         return _Blamed(self.source, op)
 
     def _function(self, function: Operation, arguments: Sequence[Value]) -> Walk:
@@ -91,14 +93,14 @@ class Reader:
                 "The function has several blocks. Only structured control flow, scf.if and scf.for, is supported.",
                 function,
             )
-        made = yield from self._block(function.regions[0].block, arguments)
+        made = yield from self.block(function.regions[0].block, arguments)
         return made
 
-    def _block(self, block: Block, arguments: Sequence[Value]) -> Walk:
+    def block(self, block: Block, arguments: Sequence[Value]) -> Walk:
         for argument, value in zip(block.args, arguments, strict=True):
             self.values[argument] = value
         for op in block.ops:
-            if op.name in ("func.return", "scf.yield"):
+            if op.name in ("func.return", "scf.yield", "scf.condition"):
                 return [self.values[x] for x in op.operands]
             made = yield from self._operation(op)
             self._check_count(op, len(made), len(op.results), "gives {} values, but the text declares {}")
@@ -135,7 +137,7 @@ class Reader:
             raise self.source.error(f"Loops come to more than {MOST_ROUNDS * 10:,} operations. Use fewer rounds.", op)
         name = short_name(op)
         if name in COLLECTIVES:
-            with located(self.source.line_of(op)), self._blamed(op):
+            with located(self.source.line_of(op)), self.blamed(op):
                 request = self._request(op, name)
             if not isinstance(request, Request):
                 return [request]
@@ -143,11 +145,11 @@ class Reader:
             return [made]
         if op.name == "scf.if":
             return (yield from self._if(op))
-        if op.name == "scf.for":
-            return (yield from self._for(op))
+        if op.name in ("scf.for", "scf.while"):
+            return (yield from (self.loops.counted(op) if op.name == "scf.for" else self.loops.conditional(op)))
         if op.name == "func.call":
             return (yield from self._call(op))
-        with located(self.source.line_of(op)), self._blamed(op):
+        with located(self.source.line_of(op)), self.blamed(op):
             if name:
                 return self._query(op, name)
             return self._computed(op)
@@ -295,12 +297,10 @@ class Reader:
         blocks = [region.blocks[0] if region.blocks else None for region in op.regions]
         if is_known(test):
             taken = blocks[0] if bool(test) else blocks[1]
-            return [] if taken is None else (yield from self._block(taken, ()))
+            return [] if taken is None else (yield from self.block(taken, ()))
         if isinstance(self.view, GlobalView):
-            with located(self.source.line_of(op)), self._blamed(op):
-                branches = [
-                    lambda block=block: tuple(self._driven(self._block(block, ()))) for block in blocks if block
-                ]
+            with located(self.source.line_of(op)), self.blamed(op):
+                branches = [lambda block=block: tuple(self.driven(self.block(block, ()))) for block in blocks if block]
                 made = cond(test, branches[0], branches[1] if len(branches) > 1 else tuple)
             return list(made)
         for block in blocks:
@@ -315,65 +315,14 @@ class Reader:
     def _branch(self, block: Block | None) -> Walk:
         if block is None:
             return []
-        return (yield from self._block(block, ()))
+        return (yield from self.block(block, ()))
 
     def chosen(self, op: Operation, test: Value, one: Value, two: Value) -> Value:
         """On every device the value of its own branch."""
         if one is two:
             return one
-        with located(self.source.line_of(op)), self._blamed(op):
+        with located(self.source.line_of(op)), self.blamed(op):
             return self.view.row("where", self.view.broadcast_like(test, one), one, two)
-
-    def _for(self, op: Operation) -> Walk:
-        lower, upper, step, *carried = (self.values[x] for x in op.operands)
-        block = op.regions[0].block
-        known = all(map(is_known, (lower, upper, step)))
-        if known and int(step) <= 0:
-            raise self.source.error(f"The step of the loop is {int(step)}; it must be positive.", op)
-        if isinstance(self.view, GlobalView):
-            with located(self.source.line_of(op)), self._blamed(op):
-                return self._looped(op, block, (lower, upper, step), carried, known)
-        if not known:
-            raise self.source.error(
-                "The bounds of the loop differ between devices or depend on data. Use constants.", op
-            )
-        rounds = range(int(lower), int(upper), int(step))
-        if len(rounds) > MOST_ROUNDS:
-            raise self.source.error(
-                f"The loop has {len(rounds):,} rounds; in the local view at most {MOST_ROUNDS:,} are unrolled.", op
-            )
-        for at in rounds:
-            carried = yield from self._block(block, [splat(at, (), lower.dtype), *carried])
-        return carried
-
-    def _looped(self, op: Operation, block: Block, bounds: Any, carried: list[Value], known: bool) -> list[Value]:
-        """A loop of the global view, as a loop of the program."""
-        lower, upper, step = bounds
-
-        def body(at: Value, values: Sequence[Value]) -> tuple[Value, ...]:
-            return tuple(map(self.view.lifted, self._driven(self._block(block, [at, *values]))))
-
-        start = tuple(map(self.view.lifted, carried))
-        if known:
-            rounds = len(range(int(lower), int(upper), int(step)))
-            if not block.args[0].uses:  # nothing reads the counter, so it is not carried
-                made, _ = scan(lambda state, _: (body(lower, state), None), start, length=rounds)
-                return list(made)
-
-            def each(state: Any, _: Any) -> Any:
-                return (self.view.row("add", state[0], step), body(state[0], state[1])), None
-
-            ((_, made), _) = scan(each, (self.view.lifted(lower), start), length=rounds)
-            return list(made)
-
-        def again(state: Any) -> Any:
-            return self.view.row("less", state[0], upper)
-
-        def once(state: Any) -> Any:
-            return self.view.row("add", state[0], step), body(state[0], state[1])
-
-        _, made = while_loop(again, once, (self.view.lifted(lower), start))
-        return list(made)
 
 
 _INVALID = (ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError)

@@ -1,19 +1,20 @@
 """Operations of the tensor dialect, and those of tosa that change shapes, on values."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from xdsl.dialects import builtin as b
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from shardwright.errors import ShardwrightError
 from shardwright.mlir.dialects import DYNAMIC
 from shardwright.mlir.fields import integer, integers
 from shardwright.mlir.types import dtype_of, element_of, sizes_of
-from shardwright.mlir.values import MOST_FOLDED, Value, View, first_of, is_known, is_splat, splat
+from shardwright.mlir.values import Value, View
 from shardwright.ops import RowMap
+from shardwright.xla import MOST_FOLDED, first_of, is_known, is_splat, splat
 
 
 def constant(op: Operation) -> Value:
@@ -39,27 +40,75 @@ def sliced(view: View, value: Value, starts: Sequence[Any], sizes: Sequence[int]
     """A box of a tensor; starts are Python integers or values that the program computes."""
     if is_splat(value):
         return splat(first_of(value), sizes, value.dtype)
+    maps: list[RowMap | None] = [None] * value.ndim
     for dim, (start, size, step) in enumerate(zip(starts, sizes, steps, strict=True)):
-        if isinstance(start, int):
-            last = start + (size - 1) * step
-            if size and not (0 <= start < value.shape[dim] and 0 <= last < value.shape[dim]):
-                raise ShardwrightError(
-                    f"Rows {start} to {last} of dim {dim} are read, which has {value.shape[dim]}. Stay inside the tensor."
-                )
-            if (start, size, step) != (0, value.shape[dim], 1):
-                maps = tuple(RowMap(size, start, step) if d == dim else None for d in range(value.ndim))
-                value = view.row("rows", value, name="slice", maps=maps)
-        else:
-            rows = view.row("add", np.arange(size) * step, view.reshaped(start, (1,)))
+        if not isinstance(start, int):
+            continue
+        last = start + (size - 1) * step
+        if size and not (0 <= start < value.shape[dim] and 0 <= last < value.shape[dim]):
+            raise ShardwrightError(
+                f"Rows {start} to {last} of dim {dim} are read, which has {value.shape[dim]}. Stay inside the tensor."
+            )
+        if (start, size, step) != (0, value.shape[dim], 1):
+            maps[dim] = RowMap(size, start, step)
+    if any(maps):
+        value = view.row("rows", value, name="slice", maps=tuple(maps))
+    for dim, (start, size, step) in enumerate(zip(starts, sizes, steps, strict=True)):
+        if not isinstance(start, int):
+            first = view.reshaped(start, (1,))
+            rows = first if size == 1 else view.row("add", np.arange(size) * step, first)
             value = view.row("take", value, rows, axis=dim)
     return value
+
+
+def inserted(
+    view: View, value: Value, into: Value, starts: Sequence[Any], sizes: Sequence[int], steps: Sequence[int]
+) -> Value:
+    """A tensor with a box replaced; starts are Python integers or values that the program computes."""
+    box = view.reshaped(value, sizes)
+    for dim, (start, size, step) in enumerate(zip(starts, sizes, steps, strict=True)):
+        if isinstance(start, int) and size:
+            last = start + (size - 1) * step
+            if not (0 <= start < into.shape[dim] and 0 <= last < into.shape[dim] and step > 0):
+                raise ShardwrightError(
+                    f"Rows {start} to {last} of dim {dim} are written, which has {into.shape[dim]}. Stay inside the tensor."
+                )
+    if 0 in sizes:
+        return into
+    whole = [
+        isinstance(start, int) and (start, size, step) == (0, n, 1)
+        for start, size, step, n in zip(starts, sizes, steps, into.shape, strict=True)
+    ]
+    if all(whole):
+        return box
+    if all(isinstance(start, int) for start in starts):
+        maps = tuple(
+            None if same else RowMap(size, start, step)
+            for same, start, size, step in zip(whole, starts, sizes, steps, strict=True)
+        )
+        return view.row("assign", view.lifted(into), view.lifted(box), maps=maps)
+    named = [dim for dim, same in enumerate(whole) if not same]
+    block = [sizes[dim] for dim in named]
+    rows = []
+    for at, dim in enumerate(named):
+        own = (np.arange(sizes[dim]) * steps[dim]).reshape([-1 if d == at else 1 for d in range(len(named))])
+        start = starts[dim]
+        first = np.asarray(start) if isinstance(start, int) else view.reshaped(start, (1,) * len(named))
+        row = first if sizes[dim] == 1 else view.row("add", own, first)
+        row = view.broadcast(row, block)
+        rows.append(view.lifted(view.reshaped(row, (math.prod(block),))))
+    rest = [dim for dim in range(len(sizes)) if dim not in named]
+    order = (*named, *rest)
+    moved = box if list(order) == sorted(order) else view.row("permute_dims", box, axes=order)
+    flat = view.reshaped(moved, (math.prod(block), *(sizes[dim] for dim in rest)))
+    return view.row("scatter", view.lifted(into), view.lifted(flat), *rows, dims=tuple(named))
 
 
 class Shaping:
     """Runs the operations of tensor on values."""
 
-    def __init__(self, view: View) -> None:
-        self.view = view
+    def __init__(self, view: View, outside: Callable[[SSAValue], Value]) -> None:
+        self.view, self.outside = view, outside
 
     def run(self, op: Operation, values: Sequence[Value]) -> list[Value] | None:
         """The results of an operation; None if it is not supported."""
@@ -116,7 +165,8 @@ class Shaping:
 
     _tensor_collapse_shape = _tensor_expand_shape = _tensor_reshape = _tosa_reshape = _reshaped
 
-    def _tensor_extract_slice(self, op: Operation, value: Value, *dynamic: Value) -> Value:
+    def _box(self, op: Operation, dynamic: Sequence[Value]) -> tuple[list[Any], list[int], list[int]]:
+        """Starts, sizes and steps of a slice."""
         given = iter(dynamic)
         offsets, sizes, strides = (
             [next(given) if n == DYNAMIC else n for n in integers(op.properties[f"static_{what}"])]
@@ -124,7 +174,56 @@ class Shaping:
         )
         starts = [x if isinstance(x, int) else int(x) if is_known(x) else x for x in offsets]
         counts = [x if isinstance(x, int) else _number(x, "size") for x in sizes]
-        steps = [x if isinstance(x, int) else _number(x, "stride") for x in strides]
+        return starts, counts, [x if isinstance(x, int) else _number(x, "stride") for x in strides]
+
+    def _tensor_insert_slice(self, op: Operation, value: Value, into: Value, *dynamic: Value) -> Value:
+        return inserted(self.view, value, into, *self._box(op, dynamic))
+
+    def _tensor_insert(self, op: Operation, element: Value, into: Value, *indices: Value) -> Value:
+        starts = [int(x) if is_known(x) else x for x in indices]
+        ones = (1,) * len(indices)
+        return inserted(self.view, element, into, starts, ones, ones)
+
+    def _tensor_pad(self, op: Operation, value: Value, *dynamic: Value) -> Value:
+        given = iter(dynamic)
+        low, high = (
+            [_number(next(given), "padding") if n == DYNAMIC else n for n in integers(op.properties[f"static_{end}"])]
+            for end in ("low", "high")
+        )
+        if min((*low, *high), default=0) < 0:
+            raise ShardwrightError(f"The padding is low {low} and high {high}; it must not be negative.")
+        (last,) = (inner for inner in op.regions[0].block.ops if inner.name == "tensor.yield")
+        yielded = last.operands[0]
+        if yielded.owner is op.regions[0].block:
+            raise ShardwrightError("The padding depends on its place. Use one element for all of it.")
+        inside = isinstance(yielded.owner, Operation) and yielded.owner.parent is op.regions[0].block
+        if inside and yielded.owner.name != "arith.constant":
+            raise ShardwrightError("The padding is computed in the body. Use a constant, or compute it before.")
+        return self._padded(value, constant(yielded.owner) if inside else self.outside(yielded), low, high)
+
+    def _padded(self, value: Value, element: Value, low: Sequence[int], high: Sequence[int]) -> Value:
+        sizes = [a + n + b for a, n, b in zip(low, value.shape, high, strict=True)]
+        if list(sizes) == list(value.shape):
+            return value
+        if is_known(element) and not element.any() and not np.signbit(element).any():
+            ends = zip(low, value.shape, sizes, strict=True)
+            maps = tuple(None if n == size else RowMap(size, -start) for start, n, size in ends)
+            return self.view.row("rows", self.view.lifted(value), name="pad", maps=maps)  # rows outside are zeros
+        full = self.view.broadcast(self.view.cast(element, value.dtype), sizes)
+        return inserted(self.view, value, full, list(low), value.shape, (1,) * value.ndim)
+
+    def _tensor_rank(self, op: Operation, value: Value) -> Value:
+        return np.asarray(value.ndim, np.int64)
+
+    def _tensor_bitcast(self, op: Operation, value: Value) -> Value:
+        dtype = dtype_of(element_of(op.results[0].type))
+        assert dtype is not None, "types are checked before operations run"
+        if value.dtype.kind not in "iu" or dtype.kind not in "iu":
+            raise ShardwrightError("Only the sign of integers is reinterpreted. Convert with arith.")
+        return self.view.cast(value, dtype)
+
+    def _tensor_extract_slice(self, op: Operation, value: Value, *dynamic: Value) -> Value:
+        starts, counts, steps = self._box(op, dynamic)
         made = sliced(self.view, value, starts, counts, steps)
         shape = list(sizes_of(op.results[0].type))
         return made if DYNAMIC in shape else self.view.reshaped(made, shape)  # dims of size 1 may be dropped
@@ -148,6 +247,37 @@ class Shaping:
         if sorted(dims) != list(range(value.ndim)):
             raise ShardwrightError(f"perms is {dims}; give a permutation of the {value.ndim} dims.")
         return self.view.row("permute_dims", value, axes=tuple(dims))
+
+    def _tosa_given(self, op: Operation, name: str, values: Sequence[Value]) -> list[int]:
+        """Integers that are an attribute, or in later versions an operand."""
+        attribute = {**op.attributes, **op.properties}.get(name)
+        if attribute is not None:
+            return list(integers(attribute))
+        if not values or not is_known(values[0]):
+            raise ShardwrightError(f"{name} must be known when the program is traced.")
+        return [int(n) for n in values[0].ravel()]
+
+    def _tosa_reverse(self, op: Operation, value: Value) -> Value:
+        axis = integer({**op.attributes, **op.properties}["axis"])
+        maps = tuple(RowMap(n, n - 1, -1) if d == axis else None for d, n in enumerate(value.shape))
+        return self.view.row("rows", self.view.lifted(value), name="flip", maps=maps)
+
+    def _tosa_slice(self, op: Operation, value: Value, *given: Value) -> Value:
+        start, size = self._tosa_given(op, "start", given[:1]), self._tosa_given(op, "size", given[1:])
+        return sliced(self.view, value, start, size, (1,) * value.ndim)
+
+    def _tosa_tile(self, op: Operation, value: Value, *given: Value) -> Value:
+        times = self._tosa_given(op, "multiples", given)
+        pairs = zip(value.shape, times, strict=True)
+        maps = tuple(None if count == 1 else RowMap(n * count, wrap=n) for n, count in pairs)
+        return value if not any(maps) else self.view.row("rows", self.view.lifted(value), name="tile", maps=maps)
+
+    def _tosa_pad(self, op: Operation, value: Value, padding: Value, *element: Value) -> Value:
+        if not is_known(padding):
+            raise ShardwrightError("The padding must be known when the program is traced.")
+        ends = padding.reshape(-1, 2).tolist()
+        scalar = self.view.reshaped(element[0], ()) if element else np.zeros((), value.dtype)
+        return self._padded(value, scalar, [low for low, _ in ends], [high for _, high in ends])
 
     def _tosa_matmul(self, op: Operation, a: Value, b: Value, *zero_points: Value) -> Value:
         dtype = dtype_of(element_of(op.results[0].type))

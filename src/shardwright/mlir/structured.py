@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 from xdsl.dialects import builtin as b
 from xdsl.ir import Block, BlockArgument, Operation
-from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr, AffineMap
+from xdsl.ir.affine import AffineDimExpr, AffineMap
 
-from shardwright.mlir.arithmetic import REDUCING, RULES
+from shardwright.mlir.arithmetic import REDUCING, RULES, unsigned
 from shardwright.mlir.fields import integer, integers
-from shardwright.mlir.named import BINARY, PRODUCTS, UNARY
-from shardwright.mlir.types import sizes_of
-from shardwright.mlir.values import Value, View, first_of, is_splat, splat
+from shardwright.mlir.maps import check_rows, extracted, index_table, loops_of, spaced
+from shardwright.mlir.named import PRODUCTS, WINDOWS
+from shardwright.mlir.values import Value, View
+from shardwright.mlir.windows import windowed
+from shardwright.xla import first_of, is_splat, splat
 
 Refuse = Callable[[str, Operation], Exception]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -23,11 +25,12 @@ def _neutral(kind: str, dtype: "np.dtype[Any]") -> Any:
     """What a reduction begins with so that it changes nothing."""
     if kind in _NEUTRAL:
         return _NEUTRAL[kind]
+    low = kind in ("max", "fmax")
     if dtype.kind in "iu":
-        return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
+        return np.iinfo(dtype).min if low else np.iinfo(dtype).max
     if dtype.kind == "b":
-        return kind == "min"
-    return -np.inf if kind == "max" else np.inf
+        return not low
+    return -np.inf if low else np.inf
 
 
 class Structured:
@@ -39,9 +42,11 @@ class Structured:
     def run(self, op: Operation, values: Sequence[Value]) -> list[Value]:
         """The results of an operation."""
         name = op.name.removeprefix("linalg.")
-        if name in (*UNARY, *BINARY) and op.name in RULES:
+        if op.name in RULES:
             (*inputs, _) = values
             return [RULES[op.name](self.view, op, *inputs)]
+        if name in WINDOWS:
+            return [windowed(self.view, op, WINDOWS[name], values, self._combined)]
         if name in PRODUCTS:
             return [self._product(op, PRODUCTS[name], values)]
         rule = getattr(self, f"_{name}", None)
@@ -64,9 +69,12 @@ class Structured:
 
     def _combined(self, kind: str, made: Value, out: Value) -> Value:
         """What was reduced, combined with the value that the reduction begins with."""
+        if kind in ("umax", "umin"):
+            one, two = (unsigned(self.view, x) for x in (made, out))
+            return self.view.cast(self._combined(kind[1:], one, two), out.dtype)
         if is_splat(out) and first_of(out) == _neutral(kind, out.dtype):
             return made
-        rows = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
+        rows = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "fmax": "fmax", "fmin": "fmin"}
         rows |= {"all": "bitwise_and", "any": "bitwise_or"}
         return self.view.row(rows[kind], made, out)
 
@@ -106,8 +114,12 @@ class Structured:
         if not dims:
             return value
         options = {"dtype": value.dtype} if kind in ("sum", "prod") else {}
-        if kind in ("all", "any") and value.dtype != bool:
-            raise NotImplementedError
+        if kind in ("umax", "umin"):
+            made = self._reduced(kind[1:], unsigned(self.view, value), dims)
+            return self.view.cast(made, value.dtype)
+        if kind in ("fmax", "fmin"):  # what is no number never wins
+            none = splat(_neutral(kind, value.dtype), value.shape, value.dtype)
+            value, kind = self.view.row("where", self.view.row("isnan", value), none, value), kind[1:]
         return self.view.row(kind, value, axis=tuple(sorted(dims)), keepdims=False, **options)
 
     def _combiner(self, op: Operation, block: Block, inputs: int) -> tuple[str, Any]:
@@ -124,8 +136,12 @@ class Structured:
         ):
             (element,) = (x for x in made.operands if x is not out)
             uses = sum(x is out for inner in block.ops for x in inner.operands)
-            if uses == 1 and (REDUCING[made.name] not in ("all", "any") or element.type == b.i1):
-                return REDUCING[made.name], element
+            kind = REDUCING[made.name]
+            bits = element.type == b.i1
+            if uses == 1 and (kind in ("all", "any") if bits else kind not in ("all", "any")):
+                return kind, element
+            if uses == 1 and bits and made.name == "arith.muli":
+                return "all", element
         raise self.refuse(
             f"'{op.name}' reduces by something else than one addition, product, maximum or minimum of the element and the "
             f"output. Write the body so that it ends in one of them.",
@@ -138,7 +154,7 @@ class Structured:
         maps = [attribute.data for attribute in op.properties["indexing_maps"]]  # type: ignore[attr-defined]
         kinds = [str(kind.data) for kind in op.properties["iterator_types"]]  # type: ignore[attr-defined]
         loops = len(kinds)
-        sizes = self._loop_sizes(op, maps, loops)
+        sizes = self._loop_sizes(values, maps, loops)
         over = [d for d, kind in enumerate(kinds) if "reduction" in kind]
         block, count = op.regions[0].block, len(values) - len(op.results)
         if over and len(op.results) > 1:
@@ -153,7 +169,7 @@ class Structured:
                 for made, map_ in zip(self._body(op, block, aligned, sizes), maps[count:], strict=True)
             ]
         kind, element = self._combiner(op, block, count)
-        made = self._contraction(op, block, element, kind, values, maps)
+        made = self._contraction(op, block, element, kind, values, maps, sizes)
         if made is None:
             aligned = {
                 arg: self._aligned(op, value, map_, sizes)
@@ -166,7 +182,14 @@ class Structured:
         return [self._combined(kind, made, values[count])]
 
     def _contraction(
-        self, op: Operation, block: Block, element: Any, kind: str, values: Sequence[Value], maps: Sequence[AffineMap]
+        self,
+        op: Operation,
+        block: Block,
+        element: Any,
+        kind: str,
+        values: Sequence[Value],
+        maps: Sequence[AffineMap],
+        sizes: Sequence[int],
     ) -> Value | None:
         """A sum of products of two inputs, without making all the products; None if the body is something else."""
         owner = element.owner
@@ -176,10 +199,11 @@ class Structured:
         one, two = (x.index for x in owner.operands)
         if one == two or max(one, two) >= len(values) - 1:
             return None
-        terms = ["".join(LETTERS[d] for d in self._dims(op, maps[at])) for at in (one, two, -1)]
+        (x, left), (y, right) = (self._by_loops(op, values[at], maps[at], sizes) for at in (one, two))
+        terms = ["".join(LETTERS[d] for d in dims) for dims in (left, right, self._dims(op, maps[-1]))]
         if any(len(set(term)) < len(term) for term in terms) or not set(terms[2]) <= set(terms[0] + terms[1]):
             return None
-        return self._einsum(f"{terms[0]},{terms[1]}->{terms[2]}", values[one], values[two], values[-1].dtype)
+        return self._einsum(f"{terms[0]},{terms[1]}->{terms[2]}", x, y, values[-1].dtype)
 
     def _dims(self, op: Operation, map_: AffineMap) -> list[int]:
         """The loops that a map's results are, in order."""
@@ -187,37 +211,59 @@ class Structured:
         for expression in map_.results:
             if not isinstance(expression, AffineDimExpr):
                 raise self.refuse(
-                    f"'{op.name}' has the indexing map {map_}; only loops by themselves, as in (d0, d1) -> (d1, d0), are "
-                    f"supported. Take slices or windows before it.",
+                    f"'{op.name}' has the indexing map {map_} for a result; only loops by themselves, as in "
+                    f"(d0, d1) -> (d1, d0), are supported there.",
                     op,
                 )
             dims.append(expression.position)
         return dims
 
-    def _loop_sizes(self, op: Operation, maps: Sequence[AffineMap], loops: int) -> list[int]:
+    def _loop_sizes(self, values: Sequence[Value], maps: Sequence[AffineMap], loops: int) -> list[int]:
         sizes = [1] * loops
-        for operand, map_ in zip(op.operands, maps, strict=True):
-            for expression, size in zip(map_.results, sizes_of(operand.type), strict=True):
+        for value, map_ in zip(values, maps, strict=True):
+            for expression, size in zip(map_.results, value.shape, strict=True):
                 if isinstance(expression, AffineDimExpr):
-                    sizes[expression.position] = self._size(operand, size)
+                    sizes[expression.position] = size
         return sizes
-
-    def _size(self, operand: Any, size: int) -> int:
-        return size
 
     def _aligned(self, op: Operation, value: Value, map_: AffineMap, sizes: Sequence[int]) -> Value:
         """A value with one dim a loop, 1 long where it does not depend on the loop."""
-        constant = [d for d, e in enumerate(map_.results) if isinstance(e, AffineConstantExpr) and value.shape[d] == 1]
-        if constant:
-            value = self.view.reshaped(value, [n for d, n in enumerate(value.shape) if d not in constant])
-            results = tuple(e for d, e in enumerate(map_.results) if d not in constant)
-            map_ = AffineMap(map_.num_dims, map_.num_symbols, results)
-        dims = self._dims(op, map_)
+        value, dims = self._by_loops(op, value, map_, sizes)
         if len(set(dims)) < len(dims):
             raise self.refuse(f"'{op.name}' reads a diagonal, {map_}; only different loops are supported.", op)
         ordered = self.permuted(value, sorted(range(len(dims)), key=lambda at: dims[at]))
         held = dict(zip(sorted(dims), ordered.shape, strict=True))
         return self.view.reshaped(ordered, [held.get(d, 1) for d in range(len(sizes))])
+
+    def _by_loops(self, op: Operation, value: Value, map_: AffineMap, sizes: Sequence[int]) -> tuple[Value, list[int]]:
+        """A value whose dims are loops, and their numbers: rows that a map picks are picked first."""
+        if map_.num_symbols:
+            raise self.refuse(f"'{op.name}' has the indexing map {map_}, whose symbols have no values here.", op)
+        picks = [spaced(e) for e in map_.results]
+        maps = tuple(None if pick is None or pick.is_plain else pick.rows(sizes[pick.loop]) for pick in picks)
+        for dim, rows in enumerate(maps):
+            if rows is not None:
+                check_rows(rows.sources(0, rows.size), value.shape[dim], dim)
+        if any(rows is not None for rows in maps):
+            if is_splat(value):
+                shape = [n if rows is None else rows.size for n, rows in zip(value.shape, maps, strict=True)]
+                value = splat(first_of(value), shape, value.dtype)
+            else:
+                value = self.view.row("rows", value, name="rows", maps=maps)
+        dims: list[int] = []
+        for at, (expression, pick) in enumerate(zip(map_.results, picks, strict=True)):
+            axis = len(dims)
+            if pick is not None:
+                dims.append(pick.loop)
+                continue
+            rows = index_table(expression, sizes)
+            check_rows(rows, value.shape[axis], at)
+            if not rows.ndim and value.shape[axis] == 1:
+                value = self.view.reshaped(value, [n for d, n in enumerate(value.shape) if d != axis])
+            else:
+                value = self.view.row("take", self.view.lifted(value), self.view.lifted(rows), axis=axis)
+            dims += loops_of(expression)
+        return value, dims
 
     def _fitted(self, op: Operation, value: Value, map_: AffineMap, sizes: Sequence[int]) -> Value:
         """A result as its map has it."""
@@ -241,6 +287,10 @@ class Structured:
                 known[inner.results[0]] = np.arange(sizes[loop], dtype=np.int64).reshape(shape)
             elif inner.name == "arith.constant":
                 known[inner.results[0]] = self.constant(inner)
+            elif inner.name == "tensor.extract":
+                tensor, *indices = (self._outer(known, x, op) for x in inner.operands)
+                wide = [self.view.reshaped(x, (1,) * len(sizes)) if not x.shape else x for x in indices]
+                known[inner.results[0]] = extracted(self.view, tensor, wide, sizes)
             elif inner.name in RULES and (
                 wanted is None or any(x in known or x.owner is not block for x in inner.operands)
             ):

@@ -9,12 +9,14 @@ import numpy as np
 from shardwright.errors import MLIRError
 from shardwright.mesh import Mesh
 from shardwright.mlir.dialects import MESH, SHARD, word
+from shardwright.mlir.statements import Statement
 from shardwright.mlir.types import tensor_name, type_name
 from shardwright.sharding import P, Sharding, layout_of  # noqa: F401  # P in a doctest
 
 Shape = tuple[int, ...]
 DType = "np.dtype[Any]"
 MOST_ELEMENTS = 65_536  # of a constant that is written element by element
+MOST_LISTED = 64  # of one that could be computed from the places of its elements
 
 
 class Typed:
@@ -68,24 +70,43 @@ class Known(Lazy):
         self.array = array  # one element where all are equal
 
 
+class Bits(Lazy):
+    """The bits of integers with the other signedness; what reads it may want its base."""
+
+    __slots__ = ("base",)
+
+    def __init__(self, base: Typed, dtype: Any, write: Callable[[Typed, Any], Typed]) -> None:
+        super().__init__(base.shape, dtype, lambda: write(base, dtype).name)
+        self.base = base
+
+
 class Text:
     """The lines of one function."""
 
-    def __init__(self, mesh: Mesh, dialect: str) -> None:
+    def __init__(self, mesh: Mesh, dialect: str, axes: Sequence[str] = ()) -> None:
         if dialect not in (MESH, SHARD):
             raise MLIRError(f"There is no dialect {dialect!r}. Use 'shard' (LLVM 22) or 'mesh' (LLVM 19).")
         self.mesh, self.dialect = mesh, dialect
-        self.lines: list[str] = []
-        self.indent = 2
+        if not mesh.share_a_cut(axes):
+            raise MLIRError(
+                f"The pieces {list(axes)} of mesh axes don't nest, so no mesh of the text has them as axes."
+            )
+        self.lanes = mesh.lanes(tuple(axes))  # the axes, cut where `axes` has pieces of them: those of the text
+        self.block: list[Statement] = []
+        self._around: list[list[Statement]] = []
         self._names = 0
         self._written: list[dict[str, str]] = [{}]  # for each region around the line the names of what is written
+        self.texts: dict[str, str] = {}  # of every name the operation that gives it
         self.symbol = f"@{word('mesh', dialect)}0"
 
     # -- lines and names ----------------------------------------------------------------------------------------------
 
     def line(self, text: str) -> None:
-        """A line of the body."""
-        self.lines.append(" " * self.indent + text)
+        """A statement, or a line between the regions of the last one."""
+        if text[0] in "}^":
+            self.block[-1].parts.append(text)
+        else:
+            self.block.append(Statement(text, 2 + 2 * len(self._around)))
 
     def name(self) -> str:
         """A new name."""
@@ -94,12 +115,15 @@ class Text:
 
     def enter(self) -> None:
         """The following lines are inside a region; constants made there are not seen outside."""
-        self.indent += 2
+        inner: list[Statement] = []
+        self.block[-1].parts.append(inner)
+        self._around.append(self.block)
+        self.block = inner
         self._written.append(dict(self._written[-1]))
 
     def leave(self) -> None:
         """The region ends."""
-        self.indent -= 2
+        self.block = self._around.pop()
         self._written.pop()
 
     def op(self, text: str, shape: Sequence[int], dtype: Any, types: str = "") -> Typed:
@@ -118,11 +142,8 @@ class Text:
     def _once(self, text: str) -> str:
         if text not in self._written[-1]:
             name = self.name()
-            first, *rest = text.split("\n")
-            self.line(f"{name} = {first}")
-            for line in rest:
-                self.line(line)
-            self._written[-1][text] = name
+            self.line(f"{name} = {text}")
+            self._written[-1][text], self.texts[name] = name, text
         return self._written[-1][text]
 
     def forget(self, value: Typed) -> Typed:
@@ -132,18 +153,42 @@ class Text:
 
     # -- constants ----------------------------------------------------------------------------------------------------
 
-    def constant(self, value: Any, shape: Sequence[int], dtype: Any) -> Typed:
+    def constant(self, value: Any, shape: Sequence[int], dtype: Any) -> Known:
         """A constant tensor: one element repeated, or a small array."""
         kind, array = np.dtype(dtype), np.asarray(value, dtype)
-        if array.size > 1 and array.tobytes() == array.ravel()[:1].tobytes() * array.size:
+        if array.size and array.tobytes() == array.ravel()[:1].tobytes() * array.size:
             array = array.ravel()[0]  # one element repeated
         if array.size > MOST_ELEMENTS:
             raise MLIRError(
                 f"A constant of {array.size:,} elements is too large to be written; at most {MOST_ELEMENTS:,} are. Make it "
                 f"an argument of the function."
             )
+        if array.ndim and array.size > MOST_LISTED and _counts(array):
+            return Known(array, shape, kind, lambda: self._numbers(tuple(shape), kind).name)
         text = f"arith.constant dense<{_elements(array)}>"
         return Known(array, shape, kind, lambda: self.op(text, shape, kind).name)
+
+    def _numbers(self, shape: Shape, kind: "np.dtype[Any]") -> Typed:
+        """0, 1, 2, … in row-major order, computed from the place."""
+        out, element = self.empty(shape, kind), type_name(kind)
+        loops = ", ".join(f"d{d}" for d in range(len(shape)))
+        kinds = ", ".join(['"parallel"'] * len(shape))
+        lines = [
+            f"linalg.generic {{indexing_maps = [affine_map<({loops}) -> ({loops})>], iterator_types = [{kinds}]}} "
+            f"outs({out.name} : {out.type}) {{",
+            f"^bb0(%out: {element}):",
+            "  %n0 = linalg.index 0 : index",
+        ]
+        for dim, size in enumerate(shape[1:], 1):
+            lines += [
+                f"  %s{dim} = arith.constant {size} : index",
+                f"  %m{dim} = arith.muli %n{dim - 1}, %s{dim} : index",
+                f"  %i{dim} = linalg.index {dim} : index",
+                f"  %n{dim} = arith.addi %m{dim}, %i{dim} : index",
+            ]
+        last = f"%n{len(shape) - 1}"
+        lines += [f"  %r = arith.index_cast {last} : index to {element}", f"  linalg.yield %r : {element}"]
+        return self.pure("\n".join([*lines, f"}} -> {out.type}"]), shape, kind)
 
     def number(self, value: Any, dtype: Any) -> str:
         """A constant scalar."""
@@ -165,14 +210,8 @@ class Text:
     # -- words of the dialect -----------------------------------------------------------------------------------------
 
     def axis_numbers(self, axes: Sequence[str]) -> list[int]:
-        """The numbers of axes; pieces of an axis have none."""
-        for axis in axes:
-            if axis not in self.mesh.axis_names:
-                raise MLIRError(
-                    f"{axis!r} is a piece of a mesh axis, which the {self.dialect} dialect can't name. Use a mesh whose axes "
-                    f"are the pieces."
-                )
-        return [self.mesh.axis_names.index(axis) for axis in axes]
+        """The numbers of axes; an axis of which pieces are used is several."""
+        return [self.lanes.index(lane) for lane in self.mesh.cut(tuple(axes), by=self.lanes)]
 
     def on(self, axes: Sequence[str]) -> str:
         """`on @mesh0 mesh_axes = [0]`."""
@@ -198,15 +237,13 @@ class Text:
         """
         halos, cuts = _halo_sizes(sharding), self._offsets(sharding, tuple(shape))
         partial = f"{sharding.reduction}{self.axis_numbers(sharding.partial)}" if sharding.partial else ""
-        if partial and self.dialect == SHARD:
-            raise MLIRError(
-                f"{sharding} is partial, which LLVM 22's shard dialect can't say. Write dialect='mesh', or reduce it first."
-            )
         if self.dialect == MESH and not halos and not cuts:
             extra = f", partial = {partial}" if partial else ""
             return f"<{self.symbol}, {self.split(sharding)}{extra}>", ""
         more = f" halo_sizes = {halos}" if halos else f" sharded_dims_offsets = {cuts}" if cuts else ""
-        if partial:
+        if partial and self.dialect == SHARD:  # LLVM 22 has no partial axes; attributes that it does not know it keeps
+            more += f' {{partial = "{partial}"}}'
+        elif partial:
             more = f" partial = {sharding.reduction} {self.axis_numbers(sharding.partial)}{more}"
         text = f"{self.dialect}.sharding {self.symbol} split_axes = {self.split(sharding)}{more} : !{self.dialect}.sharding"
         made = self._once(text)
@@ -232,9 +269,8 @@ class Text:
 
     def header(self) -> str:
         """The line that defines the mesh."""
-        return (
-            f"{self.dialect}.{word('mesh', self.dialect)} {self.symbol}(shape = {'x'.join(map(str, self.mesh.shape))})"
-        )
+        sizes = "x".join(str(self.mesh.axis_size((lane,))) for lane in self.lanes)
+        return f"{self.dialect}.{word('mesh', self.dialect)} {self.symbol}(shape = {sizes})"
 
 
 def default_offsets(sharding: Sharding, dim: int, size: int) -> list[int]:
@@ -262,6 +298,11 @@ def _halo_sizes(sharding: Sharding) -> list[int]:
     if not sharding.halo:
         return []
     return [n for dim, axes in enumerate(sharding.dims) if axes for n in sharding.halo_of(dim)]
+
+
+def _counts(array: Any) -> bool:
+    """Whether the elements are 0, 1, 2, … in row-major order, of a signed type that holds them."""
+    return array.dtype.kind == "i" and array.dtype.itemsize > 2 and np.array_equal(array.ravel(), np.arange(array.size))
 
 
 def _element(value: Any) -> str:

@@ -18,30 +18,10 @@ from shardwright.mesh import Mesh
 from shardwright.ops import NO_ATTRS, OPS, Attrs
 from shardwright.program import LocalTrace, Node, Trace, current_trace
 from shardwright.sharding import P
+from shardwright.xla import first_of, folded, is_known, is_splat, splat
 
 Value = Any  # a NumPy array, an Array or a PerDevice
-MOST_FOLDED = 65_536  # elements of a known result that is worked out while a program is traced
 MOST_DEVICES = 4096  # of a mesh whose values per device are worked out while a program is traced
-
-
-def is_known(value: Value) -> bool:
-    """Whether a value's elements are known while the function is traced."""
-    return isinstance(value, np.ndarray)
-
-
-def is_splat(value: Value) -> bool:
-    """Whether a known value is one element repeated."""
-    return is_known(value) and value.size > 0 and (value.size == 1 or not any(value.strides))
-
-
-def splat(element: Any, shape: Sequence[int], dtype: "np.dtype[Any]") -> Any:
-    """One element repeated, which takes no memory."""
-    return np.broadcast_to(np.asarray(element, dtype), tuple(shape))
-
-
-def first_of(value: Value) -> Any:
-    """The element of a splat, as a Python scalar."""
-    return value[(0,) * value.ndim].item()
 
 
 class View:
@@ -50,6 +30,7 @@ class View:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self._bases: dict[Node, Value] = {}  # what reshaped values were before
+        self._signs: dict[Node, Value] = {}  # what integers were before only their sign was reinterpreted
 
     @property
     def trace(self) -> Trace:
@@ -62,9 +43,9 @@ class View:
         """An operation of the table."""
         full = Attrs(**attrs) if attrs else NO_ATTRS
         if all(map(is_known, operands)):
-            folded = _folded(name, operands, full)
-            if folded is not None:
-                return folded
+            made = folded(name, operands, full)
+            if made is not None:
+                return made
             operands = tuple(map(self.lifted, operands))
         return self._record(name, self._ready(name, operands), full)
 
@@ -110,28 +91,22 @@ class View:
         return self.reshaped(value, (1,) * len(other.shape))
 
     def cast(self, value: Value, dtype: "np.dtype[Any]") -> Value:
-        """Elements converted."""
-        return value if value.dtype == dtype else self.row("astype", value, dtype=np.dtype(dtype))
+        """Elements converted; bits that get their sign back are those they were."""
+        if value.dtype == dtype:
+            return value
+        if not is_known(value) and value.node in self._signs and self._signs[value.node].dtype == dtype:
+            return self._signs[value.node]
+        made = self.row("astype", value, dtype=np.dtype(dtype))
+        turned = {value.dtype.kind, made.dtype.kind} == {"i", "u"} and value.dtype.itemsize == made.dtype.itemsize
+        if turned and not is_known(made):
+            self._signs[made.node] = value
+        return made
 
     def _constant(self, value: Any) -> Value:
         raise NotImplementedError
 
     def _record(self, name: str, operands: Sequence[Any], attrs: Attrs) -> Value:
         raise NotImplementedError
-
-
-def _folded(name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
-    """An operation on known values; None if its operands are too large."""
-    if OPS[name].elementwise or name == "astype":
-        shape = np.broadcast_shapes(*(x.shape for x in operands))
-        if math.prod(shape) > 1 and all(map(is_splat, operands)):
-            small = [x[(slice(0, 1),) * x.ndim].reshape(()) for x in operands]
-            return np.broadcast_to(_folded(name, small, attrs), shape)
-    if any(x.size > MOST_FOLDED for x in operands) or math.prod(attrs.get("shape", ())) > MOST_FOLDED:
-        return None
-    with np.errstate(all="ignore"):
-        made = row_function(name, [(x.shape, x.dtype) for x in operands], attrs)(*map(np.ascontiguousarray, operands))
-    return np.asarray(made).reshape(np.shape(made))
 
 
 class GlobalView(View):

@@ -13,7 +13,8 @@ from typing import Any
 from xdsl.dialects import builtin as b
 from xdsl.ir import Operation, SSAValue
 
-from shardwright.errors import MLIRError
+from shardwright.errors import MLIRError, ShardwrightError
+from shardwright.mlir.communication import partial_of
 from shardwright.mlir.dialects import DYNAMIC, word
 from shardwright.mlir.fields import (
     axes,
@@ -367,7 +368,11 @@ class _Check:
         lists = axis_lists(field(self.op, "split_axes"))
         wrong = list(self._split(lists, None))
         yield from wrong
-        partial = axes(self.op, "partial_axes")
+        try:
+            partial, _ = partial_of(self.op)
+        except ShardwrightError as error:
+            yield str(error)
+            return
         if set(partial) & {axis for some in lists for axis in some}:
             yield f"{self.mesh} axis duplicated. The partial axes {list(partial)} also split a dim: use every axis once."
         yield from self._axes_exist(partial)

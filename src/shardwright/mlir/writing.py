@@ -10,10 +10,12 @@ import numpy as np
 
 from shardwright.errors import MLIRError
 from shardwright.mlir.communication import QueryKey
+from shardwright.mlir.statements import in_order, renumbered
 from shardwright.mlir.text import Lazy, Text, Typed
+from shardwright.mlir.writing_compute import Computes
 from shardwright.mlir.writing_local import Moves
-from shardwright.mlir.writing_rows import Rows
-from shardwright.ops import OPS, Attrs
+from shardwright.mlir.writing_sorting import Sorting
+from shardwright.ops import Attrs
 from shardwright.plan import Each, FromLocal, Fused, LocalStep, Regroup, Step, ToLocal
 from shardwright.program import (
     Apply,
@@ -23,6 +25,7 @@ from shardwright.program import (
     Constrain,
     Input,
     KnownKey,
+    Loop,
     Node,
     Pick,
     Program,
@@ -31,19 +34,14 @@ from shardwright.program import (
     Settle,
     Type,
 )
-from shardwright.sharding import Sharding, layout_of
-
-UFUNCS = {"power": "pow", "true_divide": "divide", "absolute": "abs", "invert": "bitwise_invert"}
-SPLIT_FREELY = frozenset(
-    "astype sum prod max min all any einsum permute_dims reshape broadcast_to sigmoid".split()
-)  # rows that compute on shards what they compute on tensors; element-wise ones do too
+from shardwright.sharding import Layout, Sharding, layout_of
 
 
 class Writer:
     """Writes the nodes of a program; subclasses know a view."""
 
     def __init__(self, text: Text) -> None:
-        self.text, self.rows = text, Rows(text)
+        self.text, self.rows = text, Sorting(text)
         self.moves = Moves(text, self.rows)
         self.values: dict[Node, Any] = {}  # a Typed, or a list of them for a node with several results
 
@@ -77,7 +75,10 @@ class Writer:
         ):  # reductions that share messages, one by one
             (operand,) = _operands(node)
             return self.moves.step(node.nodes[0].what.steps[what.which], self.values[operand])
-        operands = [self.values[x] if isinstance(x, Node) else x for x in node.inputs]
+        known = {*_operands(node)}
+        operands = [
+            self.values[x] if isinstance(x, Node) else x for x in node.inputs if x in known or not isinstance(x, Node)
+        ]
         if isinstance(what, Pick):
             return operands[0][what.which] if isinstance(operands[0], list) else operands[0]
         if isinstance(what, Settle):
@@ -86,6 +87,8 @@ class Writer:
             return self._choice(node, what, operands)
         if isinstance(what, Rounds):
             return self._rounds(node, what, operands)
+        if isinstance(what, Loop):
+            return self._loop(node, what, operands)
         if len(node.types) > 1:
             raise MLIRError(f"{node.title} can't be written: it has {len(node.types)} results. Use other operations.")
         return self.payload(node, operands, self.type_of(node.type))
@@ -102,17 +105,26 @@ class Writer:
             if isinstance(x, Lazy):
                 _ = x.name
 
-    def _results(self, node: Node) -> tuple[str, list[Typed], str]:
+    def _results(self, like: Sequence[Typed]) -> tuple[str, list[Typed], str]:
         """Names for the results of a region: as the line binds them, one by one, and their types."""
-        name, kinds = self.text.name(), [self.type_of(kind) for kind in node.types]
-        many = len(kinds) > 1
-        values = [Typed(f"{name}#{at}" if many else name, *kind) for at, kind in enumerate(kinds)]
-        return f"{name}:{len(kinds)}" if many else name, values, ", ".join(x.type for x in values)
+        name, many = self.text.name(), len(like) > 1
+        values = [Typed(f"{name}#{at}" if many else name, x.shape, x.dtype) for at, x in enumerate(like)]
+        return f"{name}:{len(like)}" if many else name, values, ", ".join(x.type for x in values)
+
+    def _inside(self, program: Program, arguments: Sequence[Typed]) -> list[Typed]:
+        """The nodes of a program in a region; each has its values there only."""
+        saved, self.values = self.values, {}
+        made = self.body(program, arguments)
+        self.values = saved
+        return made
+
+    def _yield(self, values: Sequence[Typed], types: str, op: str = "scf.yield") -> None:
+        names = ", ".join(x.name for x in values)
+        self.text.line(f"{op} {names} : {types}" if values else op)
 
     def _region(self, program: Program, arguments: Sequence[Typed], types: str) -> None:
         self.text.enter()
-        made = self.body(program, arguments)
-        self.text.line(f"scf.yield {', '.join(x.name for x in made)} : {types}")
+        self._yield(self._inside(program, arguments), types)
         self.text.leave()
 
     def _choice(self, node: Node, what: Cond, operands: list[Typed]) -> Any:
@@ -120,7 +132,7 @@ class Writer:
         test, *rest = operands
         own = what.shared + what.captured
         flag = self.text.scalar(f"tensor.extract {test.name}[]", test.type)
-        bound, values, types = self._results(node)
+        bound, values, types = self._results([Typed("", *self.type_of(kind)) for kind in node.types])
         self.text.line(f"{bound} = scf.if {flag} -> ({types}) {{")
         self._region(what.true, rest[:own], types)
         self.text.line("} else {")
@@ -129,19 +141,72 @@ class Writer:
         return values if len(values) > 1 else values[0]
 
     def _rounds(self, node: Node, what: Rounds, operands: list[Typed]) -> Any:
-        if what.tables or len(node.types) != what.carried:
-            raise MLIRError("scan over rows, or one that collects rows, can't be written: carry what it needs instead.")
+        """A loop; where rows are read or collected it carries their number, and the rows collected so far."""
         self._settled(operands)
-        carried, captured = operands[: what.carried], operands[what.carried :]
+        carried, tables = operands[: what.carried], operands[what.carried : what.carried + what.tables]
+        captured = operands[what.carried + what.tables :]
+        counted = bool(tables) or len(node.types) > what.carried
+        states = list(carried)
+        if counted:
+            collected = [self.text.constant(0, *self.type_of(kind)) for kind in node.types[what.carried :]]
+            states = [self.text.constant(0, (), np.int64), *carried, *collected]
+        self._settled(states)
         first, last, step = (self.text.scalar(f"arith.constant {n}", "index") for n in (0, what.rounds, 1))
-        bound, values, types = self._results(node)
-        names = [self.text.name() for _ in range(what.carried + 1)]
-        inner = [Typed(name, x.shape, x.dtype) for name, x in zip(names[1:], carried, strict=True)]
-        pairs = ", ".join(f"{a.name} = {x.name}" for a, x in zip(inner, carried, strict=True))
+        bound, values, types = self._results(states)
+        names = [self.text.name() for _ in range(len(states) + 1)]
+        inner = [Typed(name, x.shape, x.dtype) for name, x in zip(names[1:], states, strict=True)]
+        pairs = ", ".join(f"{a.name} = {x.name}" for a, x in zip(inner, states, strict=True))
         self.text.line(
             f"{bound} = scf.for {names[0]} = {first} to {last} step {step} iter_args({pairs}) -> ({types}) {{"
         )
-        self._region(what.body, [*inner, *captured], types)
+        self.text.enter()
+        made = self._counted(what, inner, tables, captured) if counted else self._inside(what.body, [*inner, *captured])
+        self._yield(made, types)
+        self.text.leave()
+        self.text.line("}")
+        values = values[1:] if counted else values
+        return values if len(node.types) > 1 else values[0]
+
+    def _counted(
+        self, what: Rounds, inner: Sequence[Typed], tables: Sequence[Typed], captured: Sequence[Typed]
+    ) -> list[Typed]:
+        """One round of a loop that reads or collects rows."""
+        counter, *states = inner
+        number = self.rows.reshaped(counter, (1,))
+        rows = []
+        for table in tables:
+            row = self.rows.write("take", {"axis": 0}, [table, number], ((1, *table.shape[1:]), table.dtype))
+            rows.append(self.rows.reshaped(row, table.shape[1:]))
+        made = self._inside(what.body, [*states[: what.carried], *rows, *captured])
+        collected = []
+        for row, so_far in zip(made[what.carried :], states[what.carried :], strict=True):
+            wide = self.rows.reshaped(row, (1, *row.shape))
+            result = so_far.shape, so_far.dtype
+            collected.append(self.rows.write("scatter", {"dims": (0,)}, [so_far, wide, number], result))
+        one = self.text.constant(1, (), np.int64)
+        return [self.rows.write("add", {}, [counter, one], ((), np.int64)), *made[: what.carried], *collected]
+
+    def _loop(self, node: Node, what: Loop, operands: list[Typed]) -> Any:
+        self._settled(operands)
+        own = what.carried + what.captured
+        carried = operands[: what.carried]
+        bound, values, types = self._results(carried)
+
+        def fresh() -> list[Typed]:
+            return [Typed(self.text.name(), x.shape, x.dtype) for x in carried]
+
+        before = fresh()
+        pairs = ", ".join(f"{a.name} = {x.name}" for a, x in zip(before, carried, strict=True))
+        self.text.line(f"{bound} = scf.while ({pairs}) : ({types}) -> ({types}) {{")
+        self.text.enter()
+        (test,) = self._inside(what.condition, [*before, *operands[own:]])
+        flag = self.text.scalar(f"tensor.extract {test.name}[]", test.type)
+        self._yield(before, types, f"scf.condition({flag})")
+        self.text.leave()
+        self.text.line("} do {")
+        after = fresh()
+        self.text.line(f"^bb0({', '.join(f'{x.name}: {x.type}' for x in after)}):")
+        self._region(what.body, [*after, *operands[what.carried : own]], types)
         self.text.line("}")
         return values if len(values) > 1 else values[0]
 
@@ -193,22 +258,19 @@ class GlobalWriter(Writer):
 class LocalWriter(Writer):
     """One device's tensor a value, and collectives."""
 
+    def __init__(self, text: Text) -> None:
+        super().__init__(text)
+        self.computes = Computes(self.rows, self.moves.places)
+
     def type_of(self, kind: Type) -> tuple[tuple[int, ...], Any]:
-        if kind.local is not None:
-            shapes = kind.local.shapes
-        else:
-            assert kind.sharding is not None
-            layout = layout_of(kind.sharding, kind.shape)
-            even = all(extent is None for extent in layout.extents)
-            shapes = (
-                (layout.at(0).local_shape,)
-                if even
-                else tuple(layout.at(p).local_shape for p in range(layout.mesh.size))
-            )
+        """One device's shape: of shards of different sizes the largest, to which the others are padded."""
+        if kind.local is None:
+            return _layout(kind).local_shape, kind.dtype
+        shapes = kind.local.shapes
         if len(set(shapes)) > 1:
             raise MLIRError(
-                f"{kind} has shards of different sizes, {sorted(set(shapes))[:4]}, but one text serves all devices. Pad the "
-                f"tensor, or write view='global'."
+                f"Devices hold tensors of different sizes, {sorted(set(shapes))[:4]}, but one text serves all devices. Pad the "
+                f"tensors."
             )
         return shapes[0], kind.dtype
 
@@ -227,8 +289,7 @@ class LocalWriter(Writer):
     def constant(self, node: Node, value: Any) -> Typed:
         whole, sharding = self.text.constant(np.asarray(value), node.type.shape, node.type.dtype), node.type.sharding
         assert sharding is not None
-        self.type_of(node.type)  # refuses uneven shards
-        return self.moves.moved(whole, Sharding(sharding.mesh), sharding)
+        return self.moves.placed(whole, sharding)
 
     def payload(self, node: Node, operands: list[Any], result: tuple[Any, Any]) -> Typed:
         what = node.what
@@ -244,8 +305,10 @@ class LocalWriter(Writer):
         if isinstance(what, Each):
             return self._each(node, what, operands, result)
         assert isinstance(what, Compute), what
-        self._check_split(node, what)
-        return self.rows.write(what.name, what.attrs, operands, result)
+        held = [_layout(x.type) for x in _operands(node)]
+        if what.name == "einsum":
+            return self.computes.einsum(what.attrs, operands, held, what.local.call.rule, result)
+        return self.computes.write(node.title, what.name, what.attrs, operands, held, _layout(node.type), result[1])
 
     def _each(self, node: Node, what: Each, operands: list[Any], result: tuple[Any, Any]) -> Typed:
         key = what.key
@@ -267,37 +330,19 @@ class LocalWriter(Writer):
             f"element-wise functions and collectives, or write it with shardwright.numpy on arrays."
         )
 
-    def _check_split(self, node: Node, what: Compute) -> None:
-        """Refuse computations that depend on which part of the tensor a device has."""
-        op = OPS.get(what.name)
-        if (op is not None and op.elementwise) or what.name in SPLIT_FREELY:
-            return
-        split = [
-            k.sharding for x in node.nodes for k in x.types if k.sharding is not None and not k.sharding.is_replicated
-        ]
-        if what.name in ("concat", "rows") and not any(self._moves_split(what, s) for s in split):
-            return
-        if split:
-            raise MLIRError(
-                f"{node.title} can't be written for one device: what it does depends on which part of the tensor a device "
-                f"has. Write view='global'."
-            )
-
-    def _moves_split(self, what: Compute, sharding: Sharding) -> bool:
-        """Whether a dim along which rows move is split."""
-        dims = (
-            [what.attrs["axis"]]
-            if what.name == "concat"
-            else [d for d, m in enumerate(what.attrs["maps"]) if m is not None]
-        )
-        return any(d < len(sharding.dims) and sharding.dims[d] for d in dims)
-
 
 def _operands(node: Node) -> tuple[Node, ...]:
     """What a node is written from: of one of several reductions that share messages only its own operand."""
     if isinstance(node.what, Pick) and isinstance(node.nodes[0].what, Fused):
         return (node.nodes[0].nodes[node.what.which],)
+    if isinstance(node.what, Compute) and node.what.name == "in_range":
+        return node.nodes[:1]  # the check of the data is not written
     return node.nodes
+
+
+def _layout(kind: Type) -> Layout:
+    assert kind.sharding is not None
+    return layout_of(kind.sharding, kind.shape)
 
 
 def _single(key: KnownKey) -> bool:
@@ -314,7 +359,7 @@ def written(program: Program, dialect: str, view: str | None, name: str) -> tupl
     """The line of the mesh and the text of the function."""
     if view not in (None, "global", "local"):
         raise MLIRError(f"There is no view {view!r}. Use 'global' or 'local'.")
-    text = Text(program.mesh, dialect)
+    text = Text(program.mesh, dialect, _axes_of(program))
     local = is_local(program) if view is None else view == "local"
     if local:
         return text.header(), _local_function(program, text, name)
@@ -325,12 +370,36 @@ def written(program: Program, dialect: str, view: str | None, name: str) -> tupl
     return text.header(), _global_function(program, text, name)
 
 
-def _function(text: Text, name: str, inputs: Sequence[Typed], outputs: Sequence[Typed]) -> str:
+def _axes_of(program: Program) -> list[str]:
+    """The axes, and pieces of axes, that a program names."""
+    found: dict[str, None] = {}
+    for stage in (program, program.stages.get("traced", program)):
+        _collect(stage, found)
+    return list(found)
+
+
+def _collect(program: Program, found: dict[str, None]) -> None:
+    for node in program.nodes:
+        what = node.what
+        some = [kind.sharding.axes for kind in node.types if kind.sharding is not None]
+        some += [what.sharding.axes] if isinstance(what, Constrain) else []
+        some += (
+            [what.pieces] if isinstance(what, Step) else [what.collective.axes] if isinstance(what, LocalStep) else []
+        )
+        found.update((axis, None) for axes in some for axis in axes)
+        for inner in (getattr(what, name, None) for name in ("true", "false", "body", "condition")):
+            if isinstance(inner, Program):
+                _collect(inner, found)
+
+
+def _function(text: Text, name: str, inputs: Sequence[Typed], outputs: Sequence[Typed], local: bool) -> str:
     arguments = ", ".join(f"{x.name}: {x.type}" for x in inputs)
     types = ", ".join(x.type for x in outputs)
     text.line(f"return {', '.join(x.name for x in outputs)} : {types}" if outputs else "return")
     results = "" if not outputs else f" -> {types}" if len(outputs) == 1 else f" -> ({types})"
-    return "\n".join([f"func.func @{name}({arguments}){results} {{", *text.lines, "}"])
+    block = in_order(text.block, canonical=local)
+    body = "\n".join(line for statement in block for line in statement.lines())
+    return f"func.func @{name}({arguments}){results} {{\n{renumbered(body)}\n}}"
 
 
 def _local_function(program: Program, text: Text, name: str) -> str:
@@ -338,7 +407,7 @@ def _local_function(program: Program, text: Text, name: str) -> str:
         raise MLIRError("The program is only traced, so where its values lie is not settled. Lower it first.")
     writer = LocalWriter(text)
     inputs = [Typed(f"%arg{at}", *writer.type_of(node.type)) for at, node in enumerate(program.inputs)]
-    return _function(text, name, inputs, writer.body(program, inputs))
+    return _function(text, name, inputs, writer.body(program, inputs), True)
 
 
 def _global_function(program: Program, text: Text, name: str) -> str:
@@ -354,4 +423,4 @@ def _global_function(program: Program, text: Text, name: str) -> str:
         x if node.type.sharding is None else writer.annotated(x, node.type.sharding)
         for x, node in zip(made, program.outputs, strict=True)
     ]
-    return _function(text, name, inputs, outputs)
+    return _function(text, name, inputs, outputs, False)

@@ -1,8 +1,13 @@
 """Collectives, moves of shards and questions about the mesh as text.
 
-A move is written by what it does to the sharding: axes that a dim loses are gathered, axes that it gains are sliced, one
-axis that goes from a dim to another is an all_to_all. What is none of these (an exchange, a permutation) is a gather of what
-differs and a slice: right for every pair of shardings, though it moves more than the step that it stands for.
+Each move is written by the operation of the dialect that moves the least for it:
+
+- axes that a dim loses are an all_gather, axes that it gains an all_slice, axes that go from a dim to another an all_to_all;
+- rows of neighbours along one axis (halos, rolls, windows, other offsets) are an update_halo, or one shift for each distance;
+- anything else (an exchange, a permutation over several axes) is a gather of the dims that change, and each device's own rows
+  of them: right for every pair of shardings, though it moves more than the step that it stands for.
+
+Where shards are uneven they are padded to the largest, so that collectives see equal sizes.
 """
 
 from collections.abc import Sequence
@@ -13,11 +18,13 @@ import numpy as np
 from shardwright import collectives as c
 from shardwright.errors import MLIRError
 from shardwright.mlir.communication import QueryKey
+from shardwright.mlir.dialects import SHARD
 from shardwright.mlir.text import Text, Typed
 from shardwright.mlir.types import tensor_name
+from shardwright.mlir.writing_places import OUTSIDE, Places
 from shardwright.mlir.writing_rows import Rows
-from shardwright.plan import Fetch, Reduce, SendRecv, Step
-from shardwright.sharding import Sharding
+from shardwright.plan import Fetch, Move, Reduce, SendRecv, Step
+from shardwright.sharding import REDUCTIONS, Layout, Sharding, layout_of
 
 Axes = tuple[str, ...]
 
@@ -26,7 +33,7 @@ class Moves:
     """Writes what devices do together."""
 
     def __init__(self, text: Text, rows: Rows) -> None:
-        self.text, self.rows = text, rows
+        self.text, self.rows, self.places = text, rows, Places(text, rows)
 
     def _collective(
         self, name: str, x: Typed, axes: Sequence[str], more: str, shape: Sequence[int], dtype: Any = None
@@ -62,21 +69,69 @@ class Moves:
 
     def step(self, step: Step, x: Typed) -> Typed:
         """A move or reduce step of a partitioned program."""
-        if isinstance(step, Fetch) or step.source.halo or step.result.halo:
-            raise MLIRError(
-                f"{step.name} over {step.axes} can't be written: the dialect has no operation for rows fetched from other "
-                f"devices. Write the global view, view='global'."
-            )
         if isinstance(step, Reduce):
             return self._reduce(step, x)
-        return self.moved(x, step.source, step.result)
+        assert isinstance(step, Move), step
+        if step.here.is_even and step.there.is_even and not isinstance(step, Fetch):
+            made = self.moved(x, step.source, step.result)
+        else:
+            made = self._uneven(step, x)
+        return self._made_partial(made, step)
+
+    def _made_partial(self, x: Typed, step: Move) -> Typed:
+        """A value that becomes partial: the first device of a group keeps it, the others hold what adds nothing."""
+        axes = tuple(axis for axis in step.result.partial if axis not in step.source.partial)
+        neutral = REDUCTIONS[step.result.reduction].neutral(step.dtype) if axes else None
+        if neutral is None:
+            return x
+        number = self.places.number(axes)
+        first = self.rows.compared("equal", [number, self.text.constant(0, (), np.int64)], ())
+        kind = (x.shape, x.dtype)
+        return self.rows.write(
+            "where", {}, [self.places.wide(first, x.shape), x, self.text.constant(neutral, *kind)], kind
+        )
+
+    def placed(self, x: Typed, sharding: Sharding) -> Typed:
+        """A whole tensor, of which every device takes its own part."""
+        layout = layout_of(sharding, x.shape)
+        if layout.is_even:
+            return self.moved(x, Sharding(sharding.mesh), sharding)
+        for dim, held in enumerate(layout.dims):
+            if sharding.dims[dim]:
+                tables = [np.arange(*held.bounds(shard)) for shard in range(held.parts)]
+                x = self.places.selected(x, dim, tables, sharding.dims[dim], held.local)
+        return x
 
     def _reduce(self, step: Reduce, x: Typed) -> Typed:
         axes, kind = step.pieces, self.text.reduction(step.source.reduction)
         if step.name != "reduce_scatter":
             return self._collective("all_reduce", x, axes, kind, x.shape)
+        here, there = step.here.dims[step.dim], step.there.dims[step.dim]
+        if not (here.is_even and there.is_even):
+            if step.source.dims[step.dim]:
+                whole = self._collective("all_reduce", x, axes, kind, x.shape)
+                return self._own_rows(whole, step.dim, step)
+            x = self._spread(x, step.dim, step.there)
         shape = [n // self.text.mesh.axis_size(axes) if d == step.dim else n for d, n in enumerate(x.shape)]
         return self._collective("reduce_scatter", x, axes, f"{kind} scatter_axis = {step.dim}", shape)
+
+    def _own_rows(self, x: Typed, dim: int, step: Step) -> Typed:
+        """The rows of a finer shard, all of which its device holds."""
+        here, there = step.here.dims[dim], step.there.dims[dim]
+        tables = []
+        for shard in range(there.parts):
+            rows = np.arange(*there.bounds(shard))
+            tables.append(rows - here.offsets[here.owners(rows)] + here.low)
+        return self.places.selected(x, dim, tables, step.result.dims[dim], there.local)
+
+    def _spread(self, x: Typed, dim: int, there: Layout) -> Typed:
+        """A whole dim as shards of equal size, one after the other, padded."""
+        held = there.dims[dim]
+        rows = np.zeros(held.parts * held.local, np.int64)
+        for shard in range(held.parts):
+            own = np.arange(*held.bounds(shard))
+            rows[shard * held.local : shard * held.local + len(own)] = own
+        return self.places.selected(x, dim, [rows], (), len(rows))
 
     def moved(self, x: Typed, source: Sharding, target: Sharding) -> Typed:
         """A value in another sharding, by gathers, an all_to_all and slices."""
@@ -99,6 +154,114 @@ class Moves:
         for dim in gaining:
             x = self.slice(x, gains[dim], dim)
         return x
+
+    # -- uneven shards, and rows of other devices ---------------------------------------------------------------------
+
+    def _uneven(self, step: Move, x: Typed) -> Typed:
+        source, target, here, there = step.source, step.result, step.here, step.there
+        changed = [dim for dim in range(len(x.shape)) if not self._stays(step, dim)]
+        if changed and self._is_halo(step, changed):
+            return self._with_halo(step, x, changed)
+        if len(changed) == 2 and not isinstance(step, Fetch) and not source.halo and not target.halo:
+            for lost, gained in (changed, changed[::-1]):
+                plain = not source.dims[gained] and not target.dims[lost]
+                if plain and source.dims[lost] == target.dims[gained]:
+                    return self._exchanged(x, lost, gained, here, there)
+        taken = {dim: {*self.text.axis_numbers(target.dims[dim])} for dim in changed}
+        split = {dim: {*self.text.axis_numbers(source.dims[dim])} for dim in changed}
+        free = [d for d in changed if not any(taken[d] & split[other] for other in changed if other != d)]
+        tied = [d for d in changed if d not in free]  # devices that take other rows along an axis can't gather along it
+        for dim in free:
+            x = self._fetched(step, x, dim)
+        selections = []
+        for dim in tied:
+            x, tables = self._gathered(step, x, dim)
+            selections.append((dim, tables))
+        for dim, tables in selections:
+            x = self.places.selected(x, dim, tables, target.dims[dim], there.dims[dim].local)
+        return x
+
+    def _stays(self, step: Move, dim: int) -> bool:
+        """Whether every device keeps its rows of a dim."""
+        fetched = isinstance(step, Fetch) and step.maps[dim] is not None
+        one, other = step.here.dims[dim], step.there.dims[dim]
+        same = step.source.dims[dim] == step.result.dims[dim] and np.array_equal(one.offsets, other.offsets)
+        return same and not fetched and (one.low, one.high) == (other.low, other.high)
+
+    def _is_halo(self, step: Move, changed: Sequence[int]) -> bool:
+        """Whether even shards only get halos, which LLVM 19 has no operation for."""
+        if self.text.dialect != SHARD or isinstance(step, Fetch):
+            return False
+        pairs = [(step.here.dims[dim], step.there.dims[dim]) for dim in changed]
+        alike = all(step.source.dims[dim] == step.result.dims[dim] != () for dim in changed)
+        fits = all(one.is_even and max(other.low, other.high) <= one.block for one, other in pairs)
+        return alike and fits and all(np.array_equal(one.offsets, other.offsets) for one, other in pairs)
+
+    def _with_halo(self, step: Move, x: Typed, changed: Sequence[int]) -> Typed:
+        ends = [
+            (step.there.dims[d].low, step.there.dims[d].high) if d in changed else (0, 0) for d in range(len(x.shape))
+        ]
+        wide = self.rows.padded(x, [low for low, _ in ends], [high for _, high in ends], 0)
+        lists = [self.text.axis_numbers(step.result.dims[d]) if d in changed else [] for d in range(changed[-1] + 1)]
+        return self._halo(lists, [n for d in changed for n in ends[d]], wide)
+
+    def _exchanged(self, x: Typed, lost: int, gained: int, here: Layout, there: Layout) -> Typed:
+        """An all_to_all of uneven shards: one dim is padded before it, the other without its padding after it."""
+        axes = here.sharding.dims[lost]
+        count = self.text.mesh.axis_size(axes)
+        x = self._spread(x, gained, there)
+        shape = list(x.shape)
+        shape[gained], shape[lost] = shape[gained] // count, shape[lost] * count
+        made = self._collective("all_to_all", x, axes, f" split_axis = {gained} concat_axis = {lost}", shape)
+        return self.places.selected(made, lost, [here.dims[lost].places()], (), here.dims[lost].size)
+
+    def _fetched(self, step: Move, x: Typed, dim: int) -> Typed:
+        """The rows of a dim that a device wants: from neighbours by shifts if that moves less, else from a gather."""
+        here, there, wanted = step.here.dims[dim], step.there.dims[dim], step.wanted[dim]
+        axes, target = step.source.dims[dim], step.result.dims[dim]
+        rows = [wanted.rows(shard) for shard in range(there.parts)]
+        fill = step.fill if isinstance(step, Fetch) else 0
+        if axes == target and len(self.text.axis_numbers(axes)) == 1:
+            near = _Near(here, rows)
+            if near.volume < (here.parts - 1) * here.local:
+                parts = [x, *(self._shifted(x, dim, axes, near, distance) for distance in near.starts)]
+                return self.places.selected(self.rows.joined(parts, dim), dim, near.tables, axes, there.local, fill)
+        whole, tables = self._gathered(step, x, dim)
+        return self.places.selected(whole, dim, tables, target, there.local, fill)
+
+    def _gathered(self, step: Move, x: Typed, dim: int) -> tuple[Typed, list[Any]]:
+        """A dim gathered, and for each shard of the result the places of its rows."""
+        here, there, axes = step.here.dims[dim], step.there.dims[dim], step.source.dims[dim]
+        rows = [step.wanted[dim].rows(shard) for shard in range(there.parts)]
+        places = here.places()
+        kept, inner = self._kept(step, dim, rows)
+        whole = self.gather(x, axes[kept:], dim)
+        tables = []
+        for shard, own in enumerate(rows):
+            base = shard // (there.parts // self.text.mesh.axis_size(axes[:kept])) * inner * here.local if kept else 0
+            tables.append(np.where(own == OUTSIDE, OUTSIDE, places[np.maximum(own, 0)] - base if len(places) else own))
+        return whole, tables
+
+    def _kept(self, step: Move, dim: int, rows: Sequence[Any]) -> tuple[int, int]:
+        """How many outer axes need not be gathered, since every device finds its rows along the inner ones; and how many
+        shards these have."""
+        here, there = step.here.dims[dim], step.there.dims[dim]
+        axes, target = step.source.dims[dim], step.result.dims[dim]
+        for count in range(_common(axes, target), 0, -1):
+            outer = self.text.mesh.axis_size(axes[:count])
+            inner, block = here.parts // outer, there.parts // outer
+            owners = [here.owners(own[own != OUTSIDE]) // inner for own in rows]
+            if all((some == shard // block).all() for shard, some in enumerate(owners)):
+                return count, inner
+        return 0, here.parts
+
+    def _shifted(self, x: Typed, dim: int, axes: Axes, near: "_Near", distance: int) -> Typed:
+        """Rows of the device at a distance along an axis; data moves towards +offset, so from the right by a negative one."""
+        room = near.rooms[distance]
+        tables = [start + np.arange(room) for start in near.starts[distance]]
+        piece = self.places.selected(x, dim, tables, axes, room)
+        more = f" shift_axis = {self.text.axis_numbers(axes)[0]} offset = {-distance}"
+        return self._collective("shift", piece, axes, f"{more}{' rotate' if near.wraps[distance] else ''}", piece.shape)
 
     # -- the local view -----------------------------------------------------------------------------------------------
 
@@ -127,16 +290,15 @@ class Moves:
             ),
         }
         if isinstance(v, c.UpdateHalo):
-            return self._halo(v, x)
+            lists = [self.text.axis_numbers(axes) for axes in v.split_axes]
+            return self._halo(lists, [n for pair in v.halo_sizes for n in pair], x)
         if type(v) not in more:
             raise MLIRError(
                 f"{v.name} has no operation in the {self.text.dialect} dialect. Use shift, or send and recv."
             )
         return self._collective(v.name, x, v.axes, more[type(v)](), shape, dtype)
 
-    def _halo(self, v: c.UpdateHalo, x: Typed) -> Typed:
-        lists = [self.text.axis_numbers(axes) for axes in v.split_axes]
-        sizes = [n for pair in v.halo_sizes for n in pair]
+    def _halo(self, lists: list[list[int]], sizes: list[int], x: Typed) -> Typed:
         text = (
             f"{self.text.dialect}.update_halo {x.name} on {self.text.symbol} split_axes = {lists} halo_sizes = {sizes}"
         )
@@ -148,9 +310,9 @@ class Moves:
         """Coordinates of a device, or what follows from them, as a tensor without dims."""
         text, dialect, symbol = self.text, self.text.dialect, self.text.symbol
         if key.name == "process_linear_index":
-            return self._tensor(text.scalar(f"{dialect}.process_linear_index on {symbol}", "index"))
+            return self.places.scalar(text.scalar(f"{dialect}.process_linear_index on {symbol}", "index"))
         if key.name == "process_multi_index":
-            return self._tensor(
+            return self.places.scalar(
                 text.scalar(f"{dialect}.process_multi_index on {symbol} axes = {list(key.arguments)}", "index")
             )
         numbers = [self._index(x) for x in operands]
@@ -160,7 +322,7 @@ class Moves:
                 f"{one}, {two} = {dialect}.neighbors_linear_indices on {symbol}[{', '.join(numbers)}] split_axes = "
                 f"{list(key.arguments[0])} : index, index"
             )
-            return self._tensor((one, two)[key.result])
+            return self.places.scalar((one, two)[key.result])
         sizes, sharding = key.arguments
         named = self._sharding_value(sharding, sizes)
         name = text.name()
@@ -169,7 +331,7 @@ class Moves:
             f"{name}{count} = {dialect}.shard_shape dims = {list(sizes)} sharding = {named} device = [{', '.join(numbers)}] : "
             f"{', '.join(['index'] * len(sizes))}"
         )
-        return self._tensor(f"{name}#{key.result}" if count else name)
+        return self.places.scalar(f"{name}#{key.result}" if count else name)
 
     def _sharding_value(self, sharding: Sharding, shape: Sequence[int]) -> str:
         """A sharding as a value, also in the dialect that has attributes."""
@@ -180,14 +342,56 @@ class Moves:
         dialect = self.text.dialect
         return self.text.scalar(f"{dialect}.sharding {self.text.symbol} split_axes = {split}", f"!{dialect}.sharding")
 
-    def _tensor(self, index: str) -> Typed:
-        number = self.text.scalar(f"arith.index_cast {index}", "index to i64")
-        return self.text.op(f"tensor.from_elements {number}", (), np.int64)
-
     def _index(self, x: Typed) -> str:
         """The only element of a tensor, as an index."""
         element = self.text.scalar(f"tensor.extract {x.name}[]", x.type)
         return self.text.scalar(f"arith.index_cast {element}", "i64 to index")
+
+
+class _Near:
+    """Rows that the shards of a dim want, by how far the shards that hold them are along an axis.
+
+    `starts` has, for each distance, where the rows that a shard sends begin in it, `rooms` how many it sends; `tables` has, for
+    each shard, its rows among its own and those that it gets, in the order of the distances.
+    """
+
+    def __init__(self, here: Any, rows: Sequence[Any]) -> None:
+        count = here.parts
+        self.starts: dict[int, list[int]] = {}
+        self.rooms: dict[int, int] = {}
+        self.wraps: dict[int, bool] = {}
+        owners, local = [], []
+        for shard, own in enumerate(rows):
+            held = np.where(own == OUTSIDE, shard, here.owners(np.maximum(own, 0)))
+            low, high = here.bounds(shard)
+            mine = (own >= max(low - here.low, 0)) & (own < min(high + here.high, here.size)) & (own != OUTSIDE)
+            held = np.where(mine, shard, held)  # what its own halo has need not come from elsewhere
+            owners.append(held)
+            local.append(own - here.offsets[held] + here.low)
+        turns = [(held - shard + count // 2) % count - count // 2 for shard, held in enumerate(owners)]
+        for distance in sorted({int(n) for some in turns for n in np.unique(some)} - {0}):
+            spans = {}
+            for shard, (some, held) in enumerate(zip(turns, owners, strict=True)):
+                asked = local[shard][some == distance]
+                if len(asked):
+                    spans[int(held[some == distance][0])] = int(asked.min()), int(asked.max()) + 1
+            room = max(last - first for first, last in spans.values())
+            first = [spans[shard][0] if shard in spans else None for shard in range(count)]
+            usual = next(n for n in first if n is not None)
+            self.rooms[distance] = room
+            self.starts[distance] = [min(usual if n is None else n, here.local - room) for n in first]
+            self.wraps[distance] = any(not 0 <= shard - distance < count for shard in spans)
+        self.volume = sum(self.rooms.values())
+        self.tables = [self._table(here, *some) for some in zip(rows, owners, turns, local, strict=True)]
+
+    def _table(self, here: Any, own: Any, held: Any, turn: Any, local: Any) -> Any:
+        """A shard's rows among its own and those that come from each distance."""
+        result, base = np.where(turn == 0, local, 0), here.local
+        for distance, starts in self.starts.items():
+            there = turn == distance
+            result = np.where(there, base + local - np.asarray(starts)[held], result)
+            base += self.rooms[distance]
+        return np.where(own == OUTSIDE, OUTSIDE, result)
 
 
 def _common(a: Sequence[Any], b: Sequence[Any]) -> int:

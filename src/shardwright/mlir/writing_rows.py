@@ -1,41 +1,18 @@
-"""Operations of the table as operations of arith, math, tensor and linalg.
-
-MLIR's element-wise operations neither promote nor broadcast, so operands are converted and broadcast first.
-"""
+"""Operations of the table as operations of arith, math, tensor and linalg."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from shardwright.errors import MLIRError
-from shardwright.mlir.text import Known, Reshaped, Text, Typed
+from shardwright.mlir.text import Known, Reshaped, Typed
 from shardwright.mlir.types import tensor_name, type_name
-from shardwright.ops import OPS
+from shardwright.mlir.writing_elements import BOOLEANS, FLOATS, INTEGERS, UNSIGNED, Elements
+from shardwright.ops import RowMap
 
-FLOATS = {
-    "add": "arith.addf", "subtract": "arith.subf", "multiply": "arith.mulf", "divide": "arith.divf",
-    "maximum": "arith.maximumf", "minimum": "arith.minimumf", "fmax": "arith.maxnumf", "fmin": "arith.minnumf",
-    "pow": "math.powf", "atan2": "math.atan2", "copysign": "math.copysign", "negative": "arith.negf", "abs": "math.absf",
-    "rint": "math.roundeven", "round": "math.roundeven",
-    **{name: f"math.{name}" for name in """acos acosh asin asinh atan atanh cbrt ceil cos cosh exp exp2 expm1 floor log log10
-       log1p log2 sin sinh sqrt tan tanh trunc""".split()},
-}  # fmt: skip
-INTEGERS = {
-    "add": "addi", "subtract": "subi", "multiply": "muli", "maximum": "maxsi", "minimum": "minsi",
-    "floor_divide": "floordivsi", "bitwise_and": "andi", "bitwise_or": "ori", "bitwise_xor": "xori",
-    "bitwise_left_shift": "shli", "bitwise_right_shift": "shrsi", "fmax": "maxsi", "fmin": "minsi",
-}  # fmt: skip
-UNSIGNED = {"maximum": "maxui", "minimum": "minui", "floor_divide": "divui", "bitwise_right_shift": "shrui"}
-BOOLEANS = {
-    "add": "ori", "multiply": "andi", "maximum": "ori", "minimum": "andi", "bitwise_and": "andi", "bitwise_or": "ori",
-    "bitwise_xor": "xori", "logical_and": "andi", "logical_or": "ori", "logical_xor": "xori", "not_equal": "xori",
-}  # fmt: skip
-COMPARED = {
-    "equal": ("oeq", "eq"), "not_equal": ("une", "ne"), "less": ("olt", "slt"), "less_equal": ("ole", "sle"),
-    "greater": ("ogt", "sgt"), "greater_equal": ("oge", "sge"),
-}  # fmt: skip
 NAMED = {
     "ac,cb->ab": "matmul",
     "abd,adc->abc": "batch_matmul",
@@ -43,190 +20,41 @@ NAMED = {
     "b,ba->a": "vecmat",
     "a,a->": "dot",
 }
+REDUCED = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "all": "multiply", "any": "add"}
 STARTS = {"sum": 0, "prod": 1, "all": True, "any": False}
 
 
-class Rows:
-    """Writes operations of the table."""
+_KEEPING = frozenset(  # operations whose elements are some of their operand's
+    "tensor.from_elements tensor.extract_slice tensor.collapse_shape tensor.expand_shape arith.index_cast".split()
+)
 
-    def __init__(self, text: Text) -> None:
-        self.text = text
+
+def _extreme(lowest: bool) -> Any:
+    """What a maximum or a minimum of a dtype begins with."""
+
+    def of(kind: Any) -> Any:
+        if kind.kind == "b":
+            return not lowest
+        if kind.kind in "fV":
+            return -math.inf if lowest else math.inf
+        return np.iinfo(kind).min if lowest else np.iinfo(kind).max
+
+    return of
+
+
+EXTREMES = {"max": _extreme(True), "min": _extreme(False)}
+
+
+class Rows(Elements):
+    """Writes operations of the table."""
 
     def write(self, name: str, attrs: Mapping[str, Any], operands: Sequence[Any], result: tuple[Any, Any]) -> Typed:
         """An operation on values and Python scalars; `result` is its shape and dtype."""
-        rule = getattr(self, f"_{name}", None)
-        if rule is not None:
-            made: Typed = rule(attrs, operands, *result)
-            return made
-        if name in ("sum", "prod", "max", "min", "all", "any"):
+        if name in REDUCED:
             return self._reduced(name, attrs, operands[0], *result)
-        if name != "sigmoid" and not (name in OPS and OPS[name].elementwise):
-            raise self._refuse(attrs.get("name", name))
-        return self._elementwise(name, operands, *result)
+        return super().write(name, attrs, operands, result)
 
-    def _refuse(self, name: str, why: str = "has no operation in MLIR that stands for it") -> MLIRError:
-        return MLIRError(f"{name} can't be written: it {why}. Write the program with other operations.")
-
-    # -- element-wise -------------------------------------------------------------------------------------------------
-
-    def fitted(self, operand: Any, shape: Sequence[int], dtype: Any) -> Typed:
-        """An operand converted and broadcast."""
-        if not isinstance(operand, Typed):
-            return self.text.constant(operand, shape, dtype)
-        return self.broadcast(self.cast(operand, dtype), shape)
-
-    def _same(self, op: str, operands: Sequence[Typed]) -> Typed:
-        names = ", ".join(x.name for x in operands)
-        return self.text.op(f"{op} {names}", operands[0].shape, operands[0].dtype)
-
-    def _elementwise(self, name: str, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
-        if name in COMPARED:
-            return self._compared(name, operands, shape)
-        if name in ("logical_and", "logical_or", "logical_xor"):
-            return self._same(f"arith.{BOOLEANS[name]}", [self.fitted(x, shape, bool) for x in operands])
-        given = [self.fitted(x, shape, dtype) for x in operands]
-        kind = np.dtype(dtype)
-        if kind.kind == "b" and name in BOOLEANS:
-            return self._same(f"arith.{BOOLEANS[name]}", given)
-        if kind.kind == "u" and name in UNSIGNED:
-            return self._same(f"arith.{UNSIGNED[name]}", given)
-        if kind.kind in "iu" and name in INTEGERS:
-            return self._same(f"arith.{INTEGERS[name]}", given)
-        if kind.kind in "fV" and name in FLOATS:
-            return self._same(FLOATS[name], given)
-        return self._composed(name, given)
-
-    def _composed(self, name: str, given: Sequence[Typed]) -> Typed:
-        """Operations that take several of MLIR's."""
-        x, is_float = given[0], given[0].dtype.kind in "fV"
-
-        def full(value: Any) -> Typed:
-            return self.text.constant(value, x.shape, x.dtype)
-
-        def row(other: str, *values: Typed) -> Typed:
-            return self.write(other, {}, values, (x.shape, x.dtype))
-
-        if name == "positive":
-            return x
-        if name == "negative":
-            return row("subtract", full(0), x)
-        if name == "square":
-            return row("multiply", x, x)
-        if name == "abs" and x.dtype.kind == "i":
-            return self._same("math.absi", [x])
-        if name == "pow" and x.dtype.kind == "i":
-            return self._same("math.ipowi", given)
-        if name == "reciprocal" and is_float:
-            return row("divide", full(1), x)
-        if name == "floor_divide" and is_float:
-            return row("floor", row("divide", *given))
-        if name == "remainder":
-            return row("subtract", x, row("multiply", row("floor_divide", *given), given[1]))
-        if name == "sigmoid" and is_float:
-            return row("divide", full(1), row("add", full(1), row("exp", row("negative", x))))
-        raise self._refuse(f"{name} of {x.dtype.name}")
-
-    def _compared(self, name: str, operands: Sequence[Any], shape: Any) -> Typed:
-        dtypes = [x.dtype if isinstance(x, Typed) else x for x in operands]
-        kind = np.result_type(*dtypes)
-        given = [self.fitted(x, shape, kind) for x in operands]
-        floats, integers = COMPARED[name]
-        predicate = floats if kind.kind in "fV" else integers
-        if kind.kind in "ub" and predicate[0] == "s":
-            predicate = f"u{predicate[1:]}"
-        op = "arith.cmpf" if kind.kind in "fV" else "arith.cmpi"
-        return self.text.op(f"{op} {predicate}, {given[0].name}, {given[1].name}", shape, bool, given[0].type)
-
-    def _logical_not(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
-        return self._same("arith.xori", [self.fitted(operands[0], shape, bool), self.text.constant(True, shape, bool)])
-
-    def _bitwise_invert(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
-        ones = True if np.dtype(dtype) == bool else -1 if np.dtype(dtype).kind == "i" else np.iinfo(dtype).max
-        return self._same(
-            "arith.xori", [self.fitted(operands[0], shape, dtype), self.text.constant(ones, shape, dtype)]
-        )
-
-    def _isnan(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
-        (x,) = operands
-        if x.dtype.kind not in "fV":
-            return self.text.constant(False, shape, bool)
-        return self.text.op(f"arith.cmpf uno, {x.name}, {x.name}", shape, bool, x.type)
-
-    def _where(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
-        test = self.fitted(operands[0], shape, bool)
-        one, two = (self.fitted(x, shape, dtype) for x in operands[1:])
-        types = f"{test.type}, {one.type}"
-        return self.text.op(f"arith.select {test.name}, {one.name}, {two.name}", shape, dtype, types)
-
-    def _astype(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
-        return self.cast(operands[0], dtype)
-
-    def cast(self, x: Typed, dtype: Any) -> Typed:
-        """Elements converted."""
-        old, new = x.dtype, np.dtype(dtype)
-        if old == new:
-            return x
-        if new.kind == "b":
-            return self._compared("not_equal", [x, self.text.constant(0, x.shape, old)], x.shape)
-        kinds = {"f": "f", "V": "f", "i": "i", "u": "u", "b": "u"}
-        if old.kind not in kinds or new.kind not in kinds:
-            raise self._refuse(f"A conversion from {old.name} to {new.name}")
-        op = {"ff": "extf" if new.itemsize > old.itemsize else "truncf", "if": "sitofp", "uf": "uitofp", "fi": "fptosi",
-              "fu": "fptoui"}.get(kinds[old.kind] + kinds[new.kind])  # fmt: skip
-        if op is None:
-            widths = [1 if kind.kind == "b" else kind.itemsize * 8 for kind in (old, new)]
-            if widths[0] == widths[1]:
-                raise self._refuse(f"A conversion from {old.name} to {new.name}", "changes only the sign of the type")
-            op = "trunci" if widths[1] < widths[0] else "extsi" if old.kind == "i" else "extui"
-        types = f"{x.type} to {tensor_name(x.shape, new)}"
-        return self.text.op(f"arith.{op} {x.name}", x.shape, new, types)
-
-    # -- shapes -------------------------------------------------------------------------------------------------------
-
-    def broadcast(self, x: Typed, shape: Sequence[int]) -> Typed:
-        """Elements repeated along new dims and dims of size 1."""
-        new = tuple(shape)
-        if x.shape == new:
-            return x
-        lead = len(new) - len(x.shape)
-        added = [d for d in range(len(new)) if d < lead or (x.shape[d - lead] == 1 and new[d] != 1)]
-        if isinstance(x, Known) and not x.array.ndim:
-            return self.text.constant(x.array, new, x.dtype)
-        base = self.reshape(x, [n for d, n in enumerate(new) if d not in added])
-        name, out = base.name, self.text.empty(new, x.dtype)
-        text = f"linalg.broadcast ins({name} : {base.type}) outs({out.name} : {out.type}) dimensions = {added}"
-        return self.text.pure(text, new, x.dtype)
-
-    def _broadcast_to(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
-        return self.broadcast(operands[0], shape)
-
-    def _reshape(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
-        base = operands[0].base if isinstance(operands[0], Reshaped) else operands[0]
-        return base if base.shape == tuple(shape) else Reshaped(base, shape, self.reshape)
-
-    def reshape(self, x: Typed, shape: Sequence[int]) -> Typed:
-        """The same elements in another shape: dims joined, dims split, or joined to one and split again."""
-        if x.shape == tuple(shape):
-            return x
-        x = x.base if isinstance(x, Reshaped) else x
-        if isinstance(x, Known):
-            return self.text.constant(x.array.reshape(shape) if x.array.ndim else x.array, shape, x.dtype)
-        old, new = x.shape, tuple(shape)
-        if old == new:
-            return x
-        joined = reassociation(old, new)
-        if joined is not None:
-            return self.text.op(
-                f"tensor.collapse_shape {x.name} {joined}", new, x.dtype, f"{x.type} into {tensor_name(new, x.dtype)}"
-            )
-        split = reassociation(new, old)
-        if split is not None:
-            sizes = list(new)
-            return self.text.op(
-                f"tensor.expand_shape {x.name} {split} output_shape {sizes}", new, x.dtype,
-                f"{x.type} into {tensor_name(new, x.dtype)}",
-            )  # fmt: skip
-        return self.reshape(self.reshape(x, (math.prod(old),)), new)
+    # -- rows -------------------------------------------------------------------------------------------------------------
 
     def _permute_dims(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
         (x,) = operands
@@ -239,48 +67,361 @@ class Rows:
         return self.text.pure(text, shape, dtype)
 
     def _rows(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        """Rows by a map: a slice, zeros around a tensor, or an indexing map (flips, rolls, repeats)."""
         (x,) = operands
-        maps = attrs["maps"]
-        for each in maps:
-            if each is not None and (
-                each.stride < 1 or each.width > 1 or each.every > 1 or each.wrap or each.start < 0
-            ):
-                raise self._refuse(attrs.get("name", "rows"), "reads rows in an order that no slice has")
-        if tuple(shape) == x.shape:
+        maps: Sequence[RowMap | None] = attrs["maps"]
+        if any(each is not None and each.width > 1 for each in maps):
+            raise self._refuse(attrs.get("name", "rows"), "reads windows of rows")
+        low, high = ([0] * len(maps), [0] * len(maps))
+        for dim, each in enumerate(maps):
+            if each is not None and each.size:
+                rows = each.sources(0, each.size)
+                low[dim], high[dim] = max(0, -int(rows.min())), max(0, int(rows.max()) + 1 - x.shape[dim])
+        if any(low) or any(high):
+            x = self.padded(x, low, high, 0)
+            maps = [
+                None if each is None else replace(each, start=each.start + at)
+                for each, at in zip(maps, low, strict=True)
+            ]
+        return self.picked(x, maps)
+
+    def picked(self, x: Typed, maps: Sequence[RowMap | None]) -> Typed:
+        """Rows that lie in the tensor."""
+        maps = [None if m is None or m == RowMap(n) else m for m, n in zip(maps, x.shape, strict=True)]
+        shape = tuple(n if m is None else m.size for m, n in zip(maps, x.shape, strict=True))
+        if not any(maps):
             return x  # every row, in order
-        starts = [0 if each is None else each.start for each in maps]
-        steps = [1 if each is None else each.stride for each in maps]
-        text = f"tensor.extract_slice {x.name}{starts} {list(shape)} {steps}"
-        return self.text.op(text, shape, dtype, f"{x.type} to {tensor_name(tuple(shape), x.dtype)}")
+        known = self._known("rows", {"name": "rows", "maps": tuple(maps)}, [x])
+        if known is not None:
+            return known
+        if 0 in shape:
+            return self.text.constant(np.zeros(shape, x.dtype), shape, x.dtype)
+        if all(m is None or (m.stride >= 1 and m.every == 1 and not m.wrap) for m in maps):
+            starts = [0 if m is None else m.start for m in maps]
+            steps = [1 if m is None or m.size == 1 else m.stride for m in maps]
+            text = f"tensor.extract_slice {x.name}{starts} {list(shape)} {steps}"
+            return self.text.op(text, shape, x.dtype, f"{x.type} to {tensor_name(shape, x.dtype)}")
+        loops = [f"d{d}" for d in range(len(shape))]
+        reads = ", ".join(loop if m is None else _expression(loop, m) for loop, m in zip(loops, maps, strict=True))
+        element = type_name(x.dtype)
+        body = [f"^bb0(%in: {element}, %out: {element}):", f"  linalg.yield %in : {element}"]
+        return self._mapped([(x, reads)], loops, shape, x.dtype, body)
+
+    def _mapped(
+        self,
+        inputs: Sequence[tuple[Typed, str]],
+        loops: Sequence[str],
+        shape: Sequence[int],
+        dtype: Any,
+        body: list[str],
+    ) -> Typed:
+        """A linalg.generic without reductions: inputs with what their maps read, and its body."""
+        names, types = ", ".join(x.name for x, _ in inputs), ", ".join(x.type for x, _ in inputs)
+        out, head = self.text.empty(shape, dtype), ", ".join(loops)
+        maps = ", ".join(f"affine_map<({head}) -> ({reads})>" for _, reads in (*inputs, (out, head)))
+        kinds = ", ".join(['"parallel"'] * len(loops))
+        lines = [
+            f"linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}} ins({names} : {types}) "
+            f"outs({out.name} : {out.type}) {{",
+            *body,
+            f"}} -> {out.type}",
+        ]
+        return self.text.pure("\n".join(lines), shape, dtype)
+
+    def padded(self, x: Typed, low: Sequence[int], high: Sequence[int], element: Any) -> Typed:
+        """A tensor with one element around it."""
+        shape = tuple(a + n + b for a, n, b in zip(low, x.shape, high, strict=True))
+        if shape == x.shape:
+            return x
+        full = self.text.constant(element, shape, x.dtype)
+        if np.asarray(full.array).any() or x.dtype.kind == "u":
+            return self.inserted(x, full, low, (1,) * len(shape))
+        zero = self.text.number(0, x.dtype)
+        arguments = ", ".join(f"%p{d}: index" for d in range(len(shape)))
+        lines = [
+            f"tensor.pad {x.name} low{list(low)} high{list(high)} {{",
+            f"^bb0({arguments}):",
+            f"  tensor.yield {zero} : {type_name(x.dtype)}",
+            f"}} : {x.type} to {tensor_name(shape, x.dtype)}",
+        ]
+        return self.text.pure("\n".join(lines), shape, x.dtype)
+
+    def inserted(self, x: Typed, into: Typed, starts: Sequence[Any], steps: Sequence[int]) -> Typed:
+        """A tensor with a box replaced; starts are integers, or names of indices."""
+        if x.shape == into.shape:
+            return x
+        spelled = f"[{', '.join(map(str, starts))}]"
+        text = f"tensor.insert_slice {x.name} into {into.name}{spelled} {list(x.shape)} {list(steps)}"
+        return self.text.op(text, into.shape, into.dtype, f"{x.type} into {into.type}")
+
+    def _assign(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        into, value = operands
+        maps = attrs["maps"]
+        sizes = [n if m is None else m.size for m, n in zip(maps, shape, strict=True)]
+        box = self.fitted(value, sizes, dtype)
+        if 0 in sizes:
+            return into
+        starts, steps = [0 if m is None else m.start for m in maps], [1 if m is None else m.stride for m in maps]
+        return self.inserted(box, into, starts, [1 if n == 1 else s for n, s in zip(sizes, steps, strict=True)])
+
+    def _scatter(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        into, value, *rows = operands
+        dims = attrs["dims"]
+        if rows[0].shape != (1,):
+            raise self._refuse("assignment by index arrays", f"names {rows[0].shape[0]} places; MLIR has slices only")
+        starts: list[Any] = [0] * len(shape)
+        for dim, row in zip(dims, rows, strict=True):
+            starts[dim] = self._element(self.wrapped(row, shape[dim]))
+        sizes = [1 if d in dims else n for d, n in enumerate(shape)]
+        rest = [n for d, n in enumerate(shape) if d not in dims]
+        box = self.reshaped(self.fitted(value, (1, *rest), dtype), sizes)
+        return self.inserted(box, into, starts, (1,) * len(shape))
 
     def _concat(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
-        names, types = ", ".join(x.name for x in operands), ", ".join(x.type for x in operands)
-        text = f"tensor.concat dim({attrs['axis']}) {names}"
-        return self.text.op(text, shape, dtype, f"({types}) -> {tensor_name(tuple(shape), np.dtype(dtype))}")
+        return self.joined([self.cast(x, dtype) for x in operands], attrs["axis"])
+
+    def joined(self, parts: Sequence[Typed], dim: int) -> Typed:
+        """Tensors one after the other."""
+        parts = [x for x in parts if x.shape[dim]] or list(parts[:1])
+        if len(parts) == 1:
+            return parts[0]
+        names, types = ", ".join(x.name for x in parts), ", ".join(x.type for x in parts)
+        shape = tuple(sum(x.shape[dim] for x in parts) if d == dim else n for d, n in enumerate(parts[0].shape))
+        text = f"tensor.concat dim({dim}) {names}"
+        return self.text.op(text, shape, parts[0].dtype, f"({types}) -> {tensor_name(shape, parts[0].dtype)}")
+
+    # -- rows by number -----------------------------------------------------------------------------------------------
+
+    def wrapped(self, index: Typed, size: int) -> Typed:
+        """Indices of which negative ones count from the end; those that can't be negative as they are."""
+        if self._is_natural(index):
+            return index
+        wide = self.cast(index, np.int64)
+        kind = (wide.shape, np.int64)
+        ends = self.write("add", {}, [wide, self.text.constant(size, *kind)], kind)
+        below = self.compared("less", [wide, self.text.constant(0, *kind)], wide.shape)
+        return self.write("where", {}, [below, ends, wide], kind)
+
+    def _is_natural(self, index: Typed) -> bool:
+        """Whether indices are known not to be negative: constants, places of devices, and what `wrapped` gives."""
+        if isinstance(index, Known):
+            return bool((np.asarray(index.array) >= 0).all())
+        return self._is_natural(index.base) if isinstance(index, Reshaped) else self._gives_natural(index.name)
+
+    def _gives_natural(self, name: str) -> bool:
+        text = self.text.texts.get(name, "")
+        op, _, rest = text.partition(" ")
+        operands = re.findall(r"%\w+", rest.partition(" : ")[0])
+        if op == "arith.constant":
+            return "-" not in text
+        if op == "arith.select":
+            test, ends = (self.text.texts.get(operand, "") for operand in operands[:2])
+            return test.startswith(f"arith.cmpi slt, {operands[2]},") and ends.startswith(f"arith.addi {operands[2]},")
+        if op in ("arith.addi", "arith.muli"):
+            return all(map(self._gives_natural, operands))
+        if op in _KEEPING:
+            return self._gives_natural(operands[0])
+        return ".process_" in op
+
+    def _element(self, index: Typed) -> str:
+        """The only element of a tensor of one dim, as an index."""
+        if isinstance(index, Known):
+            return str(int(np.asarray(index.array).ravel()[0]))
+        first = self.text.scalar("arith.constant 0", "index")
+        element = self.text.scalar(f"tensor.extract {index.name}[{first}]", index.type)
+        return self.text.scalar(f"arith.index_cast {element}", f"{type_name(index.dtype)} to index")
+
+    def _take(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        x, index = operands
+        return self.taken(x, self.wrapped(index, x.shape[attrs["axis"]]), attrs["axis"])
+
+    def taken(self, x: Typed, index: Typed, axis: int) -> Typed:
+        """Rows of a dim by number."""
+        shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+        if 0 in shape:
+            return self.text.constant(np.zeros(shape, x.dtype), shape, x.dtype)
+        if index.shape == (1,):
+            starts: list[Any] = [0] * len(x.shape)
+            starts[axis] = self._element(index)
+            text = f"tensor.extract_slice {x.name}[{', '.join(map(str, starts))}] {list(shape)} {[1] * len(shape)}"
+            return self.text.op(text, shape, x.dtype, f"{x.type} to {tensor_name(shape, x.dtype)}")
+        loops = [f"d{d}" for d in range(len(shape))]
+        own = range(axis, axis + len(index.shape))
+        others = [d if d < axis else d + len(index.shape) - 1 for d in range(len(x.shape))]
+        places = ["%at" if d == axis else f"%i{loop}" for d, loop in enumerate(others)]
+        element, kind = type_name(index.dtype), type_name(x.dtype)
+        _ = x.name
+        body = [
+            f"^bb0(%in: {element}, %out: {kind}):",
+            f"  %at = arith.index_cast %in : {element} to index",
+            *(f"  %i{loop} = linalg.index {loop} : index" for d, loop in enumerate(others) if d != axis),
+            f"  %r = tensor.extract {x.name}[{', '.join(places)}] : {x.type}",
+            f"  linalg.yield %r : {kind}",
+        ]
+        return self._mapped([(index, ", ".join(f"d{d}" for d in own))], loops, shape, x.dtype, body)
+
+    def _take_along_axis(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        """Elements by number, of the flat tensor."""
+        x, index = operands
+        axis = attrs["axis"]
+        numbers = self.wrapped(index, x.shape[axis])
+        total: Typed = self.text.constant(0, shape, np.int64)
+        for dim, size in enumerate(x.shape):
+            if dim == axis:
+                own = self.fitted(numbers, shape, np.int64)
+            elif size == 1:
+                own = self.text.constant(0, shape, np.int64)
+            else:
+                own = self.broadcast(self.along(dim, shape), shape)
+            scaled = self.write("multiply", {}, [total, self.text.constant(size, shape, np.int64)], (shape, np.int64))
+            total = own if dim == 0 else self.write("add", {}, [scaled, own], (shape, np.int64))
+        flat, count = self.reshaped(total, (math.prod(shape),)), math.prod(x.shape)
+        return self.reshaped(self.taken(self.reshaped(x, (count,)), self.wrapped(flat, count), 0), shape)
+
+    def _pick(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        x, index = operands
+        axis = attrs["axis"]
+        wide = (*index.shape[:axis], 1, *index.shape[axis:])
+        made = self._take_along_axis(attrs, [x, self.reshaped(index, wide)], wide, dtype)
+        return self.reshaped(made, shape)
+
+    def along(self, dim: int, shape: Sequence[int]) -> Typed:
+        """The number of each row of a dim, 1 long along the others."""
+        size = shape[dim]
+        numbers = self.text.constant(np.arange(size), (size,), np.int64)
+        return self.reshaped(numbers, [size if d == dim else 1 for d in range(len(shape))])
+
+    def _triangle(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        rank = len(shape)
+        rows, cols = (self.broadcast(self.along(dim, shape), shape) for dim in (rank - 2, rank - 1))
+        away = self.write("subtract", {}, [cols, rows], (shape, np.int64))
+        test = "less_equal" if attrs["lower"] else "greater_equal"
+        keep = self.compared(test, [away, self.text.constant(int(attrs["k"]), shape, np.int64)], shape)
+        return self._where({}, [keep, operands[0], self.text.constant(0, shape, dtype)], shape, dtype)
+
+    def _first_true(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        (x,) = operands
+        (dim,) = attrs["axis"]
+        numbers = self.broadcast(self.along(dim, x.shape), x.shape)
+        none = self.text.constant(x.shape[dim], x.shape, np.int64)
+        where = self._where({}, [x, numbers, none], x.shape, np.int64)
+        made = self._reduced("min", {"axis": (dim,)}, where, shape, np.int64)
+        last = self.text.constant(x.shape[dim], made.shape, np.int64)
+        return self.write("minimum", {}, [made, last], (made.shape, np.int64))
+
+    def _places(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        numbers = np.arange(math.prod(shape)).reshape(shape)
+        return self.cast(self.text.constant(numbers, shape, np.int64), dtype)
+
+    # -- windows ------------------------------------------------------------------------------------------------------
+
+    def _convolution(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        return self._around("convolution", attrs, operands, shape, dtype, 0)
+
+    def _max_pool(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        return self._around("max_pool", attrs, operands, shape, dtype, EXTREMES["max"](operands[0].dtype))
+
+    def _avg_pool(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        return self._around("avg_pool", attrs, operands, shape, dtype, 0)
+
+    def _around(self, name: str, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any, fill: Any) -> Typed:
+        """Windows of a whole tensor: the rows that they read, with `fill` beyond the border, and the windows on these."""
+        x, *weights = operands
+        low, high = [0] * len(x.shape), [0] * len(x.shape)
+        maps: list[RowMap | None] = [None] * len(x.shape)
+        for dim, each in enumerate(attrs["maps"], 1):
+            last = each.start + (each.size - 1) * each.stride + each.span
+            low[dim], high[dim] = max(0, -each.start), max(0, last - x.shape[dim])
+            step = each.stride if each.width == 1 else 1
+            count = each.size if each.width == 1 else last - each.start
+            maps[dim] = RowMap(count, each.start + low[dim], step)
+        ready = self.picked(self.padded(x, low, high, fill), maps)
+        return self.windows(name, attrs, [ready, *weights], (shape, dtype))
+
+    def windows(self, name: str, attrs: Any, operands: Sequence[Typed], result: tuple[Any, Any]) -> Typed:
+        """Windows of rows of which the first begins with the first row; of windows of one row every row is read."""
+        x, *weights = (self.cast(x, result[1]) for x in operands)
+        shape, dtype = result
+        maps, channels = attrs["maps"], x.shape[-1]
+        if dtype.kind == "u" or not 1 <= len(maps) <= 2 or 0 in shape:
+            raise self._refuse(
+                name, f"has {len(maps)} dims of {dtype.name}; MLIR's operations have 1 or 2 of signed numbers"
+            )
+        letters = "hw"[-len(maps) :]
+        widths = [m.width for m in maps]
+        if name == "max_pool":
+            op, filled = f"pooling_n{letters}c_max", EXTREMES["max"](dtype)
+            weights = [self.text.empty(widths, dtype)]
+        else:
+            if name == "avg_pool":
+                weights = [self.text.constant(1, (*widths, channels), dtype)]
+            grouped = name == "avg_pool" or attrs["groups"] > 1
+            if grouped and name != "avg_pool":
+                if attrs["groups"] != channels or weights[0].shape[-1] != channels:
+                    raise self._refuse("convolution", f"has {attrs['groups']} groups of several channels")
+                weights = [self.reshaped(weights[0], (*widths, channels))]
+            op = (
+                f"depthwise_conv_{len(maps)}d_n{letters}c_{letters}c"
+                if grouped
+                else f"conv_{len(maps)}d_n{letters}c_{letters}cf"
+            )
+            filled = 0
+        strides = [m.stride if m.width > 1 else 1 for m in maps]
+        rows = [RowMap((n - 1) * s + m.span) for n, s, m in zip(shape[1:-1], strides, maps, strict=True)]
+        data = self.picked(x, [None, *rows, None])
+        out = self.text.filled(filled, shape, dtype)
+        fields = f"dilations = dense<{[m.dilation for m in maps]}> : tensor<{len(maps)}xi64>, "
+        fields += f"strides = dense<{strides}> : tensor<{len(maps)}xi64>"
+        made = self.text.pure(
+            f"linalg.{op} {{{fields}}} ins({data.name}, {weights[0].name} : {data.type}, {weights[0].type}) "
+            f"outs({out.name} : {out.type}) -> {out.type}",
+            shape,
+            dtype,
+        )
+        if name != "avg_pool":
+            return made
+        return self.write("divide", {}, [made, self.text.constant(math.prod(widths), shape, dtype)], result)
+
+    # -- running totals -----------------------------------------------------------------------------------------------
+
+    def _cumulative_sum(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        return self._running("add", 0, operands[0], attrs["axis"], attrs["dtype"])
+
+    def _cumulative_prod(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:
+        return self._running("multiply", 1, operands[0], attrs["axis"], attrs["dtype"])
+
+    def _running(self, row: str, start: Any, x: Typed, axis: int, dtype: Any) -> Typed:
+        """Totals of 2, 4, 8, … rows up to each row: as many steps as the size has bits."""
+        made, step = self.cast(x, dtype), 1
+        while step < x.shape[axis]:
+            size = x.shape[axis] - step
+            maps = [RowMap(size) if d == axis else None for d in range(len(x.shape))]
+            first = self.text.constant(start, [step if d == axis else n for d, n in enumerate(x.shape)], dtype)
+            moved = self.joined([first, self.picked(made, maps)], axis)
+            made = self.write(row, {}, [made, moved], (x.shape, dtype))
+            step *= 2
+        return made
 
     # -- reductions and products --------------------------------------------------------------------------------------
 
     def _reduced(self, name: str, attrs: Any, x: Typed, shape: Any, dtype: Any) -> Typed:
-        kind = np.dtype(dtype)
-        value = self.cast(x, kind)
+        value = self.signless(self.cast(x, dtype))
+        bits, kind = value.dtype, np.dtype(dtype)
         dims = sorted(attrs["axis"])
         kept = [n for d, n in enumerate(x.shape) if d not in dims]
         if not dims:
-            return value
-        first = STARTS[name] if name in STARTS else _extreme(kind, name == "max")
-        out = self.text.filled(first, kept, kind)
-        row = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "all": "multiply", "any": "add"}[
-            name
-        ]
-        combine = self._scalar_op(row, kind)
-        element = type_name(kind)
+            return self.cast(x, dtype)
+        first = STARTS[name] if name in STARTS else np.asarray(EXTREMES[name](kind), kind).astype(bits)
+        out = self.text.filled(first, kept, bits)
+        combine = self._scalar_op(REDUCED[name], kind)
+        element = type_name(bits)
         made = self.text.pure(
             f"linalg.reduce ins({value.name} : {value.type}) outs({out.name} : {out.type}) dimensions = {dims} "
             f"(%in: {element}, %init: {element}) {{ %r = {combine} %in, %init : {element} linalg.yield %r : {element} }}",
             kept,
-            kind,
+            bits,
         )
-        return self._reshape({}, [made], shape, kind)
+        return self._reshape({}, [self.signed_as(made, kind)], shape, kind)
 
     def _scalar_op(self, row: str, kind: Any) -> str:
         if kind.kind == "b":
@@ -305,15 +446,16 @@ class Rows:
         }
         if len(sizes) > len(letters):
             raise self._refuse("einsum", "broadcasts dims of size 1")
-        given = [self.cast(x, dtype) for x in operands]
-        out = self.text.filled(0, shape, dtype)
+        given = [self.signless(self.cast(x, dtype)) for x in operands]
+        bits = given[0].dtype
+        out = self.text.filled(0, shape, bits)
         spelled = ["".join(chr(97 + letters.index(x)) for x in term) for term in (*terms, right)]
         named = NAMED.get(f"{spelled[0]},{spelled[1]}->{spelled[2]}")
         types = ", ".join(x.type for x in given)
         ins = f"ins({given[0].name}, {given[1].name} : {types}) outs({out.name} : {out.type})"
         if named is not None:
-            return self.text.pure(f"linalg.{named} {ins} -> {out.type}", shape, dtype)
-        return self.text.pure(self._generic([*terms, right], letters, ins, out), shape, dtype)
+            return self.signed_as(self.text.pure(f"linalg.{named} {ins} -> {out.type}", shape, bits), dtype)
+        return self.signed_as(self.text.pure(self._generic([*terms, right], letters, ins, out), shape, bits), dtype)
 
     def _generic(self, terms: Sequence[Sequence[str]], letters: list[str], ins: str, out: Typed) -> str:
         """A sum of products over the letters that the last term lacks."""
@@ -333,6 +475,23 @@ class Rows:
         return "\n".join(lines)
 
 
+def _expression(loop: str, rows: RowMap) -> str:
+    """The row that a row map reads, as an affine expression.
+
+    >>> _expression("d0", RowMap(4, 3, -1)), _expression("d0", RowMap(8, wrap=4)), _expression("d0", RowMap(6, 1, 2, every=3))
+    ('-d0 + 3', 'd0 mod 4', '(d0 floordiv 3) * 2 + 1')
+    """
+    text = f"{loop} floordiv {rows.every}" if rows.every > 1 else loop
+    simple = text == loop
+    if rows.stride == -1:
+        text, simple = (f"-{text}" if simple else f"-({text})"), False
+    elif rows.stride != 1:
+        text, simple = f"{text if simple else f'({text})'} * {rows.stride}", False
+    if rows.start:
+        text, simple = f"{text} + {rows.start}", False
+    return text if not rows.wrap else f"{text if simple else f'({text})'} mod {rows.wrap}"
+
+
 def _expanded(term: Sequence[str], rank: int) -> list[str]:
     """A term of einsum with letters for its ellipsis, which is aligned at its end.
 
@@ -341,42 +500,3 @@ def _expanded(term: Sequence[str], rank: int) -> list[str]:
     """
     missing = rank - sum(x != "..." for x in term)
     return [y for x in term for y in ([f"...{n}" for n in reversed(range(missing))] if x == "..." else [x])]
-
-
-def _extreme(kind: Any, lowest: bool) -> Any:
-    """What a maximum or a minimum begins with."""
-    if kind.kind == "b":
-        return not lowest
-    if kind.kind in "fV":
-        return -math.inf if lowest else math.inf
-    return np.iinfo(kind).min if lowest else np.iinfo(kind).max
-
-
-def reassociation(fine: Sequence[int], coarse: Sequence[int]) -> list[list[int]] | None:
-    """Which dims are joined to give a shape with fewer dims; None if joining alone does not.
-
-    >>> reassociation((2, 3, 4), (6, 4)), reassociation((2, 3), (3, 2)), reassociation((1, 1), ())
-    ([[0, 1], [2]], None, [])
-    """
-    if len(fine) <= len(coarse):
-        return None
-    if not coarse:
-        return [] if all(n == 1 for n in fine) else None
-    groups: list[list[int]] = []
-    at = 0
-    for position, size in enumerate(coarse):
-        group: list[int] = []
-        product = 1
-        left = len(coarse) - position - 1
-        while at < len(fine) - left and (not group or product != size or fine[at] == 1):
-            product *= fine[at]
-            group.append(at)
-            at += 1
-            if product > size > 0:
-                return None
-        if product != size:
-            return None
-        groups.append(group)
-    if at != len(fine):
-        return None
-    return groups

@@ -3,6 +3,7 @@
 Images are `batch, spatial…, channels`; weights of a convolution `window…, channels in, channels out`.
 """
 
+from shardwright.nn.attention import scaled_dot_product_attention
 from shardwright.nn.layers import (
     avg_pool,
     batch_norm,
@@ -14,6 +15,7 @@ from shardwright.nn.layers import (
     embedding,
     gelu,
     group_norm,
+    grouped_matmul,
     layer_norm,
     linear,
     log_softmax,
@@ -22,7 +24,6 @@ from shardwright.nn.layers import (
     one_hot,
     relu,
     rms_norm,
-    scaled_dot_product_attention,
     sigmoid,
     silu,
     softmax,
@@ -42,6 +43,7 @@ __all__ = [
     "embedding",
     "gelu",
     "group_norm",
+    "grouped_matmul",
     "layer_norm",
     "linear",
     "log_softmax",

@@ -14,8 +14,7 @@ from shardwright.eager import apply, make, taped
 from shardwright.errors import OperationError
 from shardwright.numpy import (
     astype,
-    broadcast_to,
-    einsum,
+    cumulative_sum,
     exp,
     expand_dims,
     log,
@@ -156,6 +155,29 @@ def linear(x: Array, weight: Any, bias: Any = None) -> Array:
     return y if bias is None else y + bias
 
 
+def grouped_matmul(x: Array, w: Any, group_sizes: Any) -> Array:
+    """Each group of rows of x (tokens, k) times its own matrix of w (groups, k, n): the products of a mixture of experts.
+
+    The first `group_sizes[0]` rows belong to the first group, and so on; rows behind the last group are zeros. Groups that
+    are split leave a pending sum, as does a split k: each device multiplies the rows of its own groups.
+    """
+    a, matrices, counts = arrays("grouped_matmul", x, w, group_sizes)
+    counts = index_array("grouped_matmul", counts, "group_sizes")
+    if a.ndim != 2 or matrices.ndim != 3 or matrices.shape[1] != a.shape[1] or counts.shape != matrices.shape[:1]:
+        raise OperationError(
+            f"grouped_matmul takes x (tokens, k), w (groups, k, n) and group_sizes (groups,); got shapes {a.shape}, "
+            f"{matrices.shape} and {counts.shape}."
+        )
+    tokens, dtype = a.shape[0], np.result_type(a.dtype, matrices.dtype)
+    text = (
+        f"grouped_matmul: group_sizes must be 0 or more and sum up to {tokens} at most, the number of rows; got {{}}."
+    )
+    bounds = Attrs(low=0, high=tokens, error=OperationError, text=text)
+    ends = apply("in_range", (cumulative_sum(apply("in_range", (counts,), bounds), dtype=np.int64),), bounds)
+    result: Array = apply("grouped_matmul", (astype(a, dtype), astype(matrices, dtype), ends))
+    return result
+
+
 @taped
 def embedding(table: Array, indices: Any) -> Array:
     """Rows of a table by index; a table split along its rows leaves a pending sum over the devices."""
@@ -180,55 +202,6 @@ def one_hot(indices: Array, classes: int, dtype: Any = np.float32) -> Array:
     indices = _classes("one_hot", index_array("one_hot", indices), classes)
     numbers = make(Array, "places", Sharding(indices.mesh), (classes,))
     return astype(expand_dims(indices, -1) == astype(numbers, np.int64), dtype)
-
-
-@taped
-def scaled_dot_product_attention(
-    query: Array, key: Array, value: Array, mask: Any = None, causal: bool = False, scale: float | None = None
-) -> Array:
-    """Attention over `…, heads, length, width`; keys and values may have fewer heads, shared by groups of query heads.
-
-    `mask` is True where a query may attend, or a float that is added; it broadcasts to `…, heads, queries, keys`.
-    """
-    shapes = query.shape, key.shape, value.shape
-    if (
-        any(len(shape) < 3 for shape in shapes)
-        or key.shape[-3:-1] != value.shape[-3:-1]
-        or query.shape[-1] != key.shape[-1]
-    ):
-        raise OperationError(
-            f"attention takes queries `…, heads, length, width`, keys of the same width and values for all keys; got shapes "
-            f"{', '.join(map(str, shapes))}. Add dims with expand_dims if there are no heads."
-        )
-    heads, kv_heads = query.shape[-3], key.shape[-3]
-    if not kv_heads or heads % kv_heads:
-        raise OperationError(
-            f"attention: {heads} query heads are not a multiple of {kv_heads} key heads. Use a multiple."
-        )
-    lead, (queries, width), keys = query.shape[:-3], query.shape[-2:], key.shape[-2]
-    grouped = reshape(query, (*lead, kv_heads, heads // kv_heads, queries, width))
-    scores = einsum("...hgqd,...hkd->...hgqk", grouped, key) * (width**-0.5 if scale is None else scale)
-    if causal:
-        scores = where(_causal(query, queries, keys), scores, -np.inf)
-    if mask is not None:
-        m = operands("attention", query, mask)[1]
-        if m.ndim >= 3 and m.shape[-3] not in (1,):
-            m = reshape(
-                broadcast_to(m, (*m.shape[:-3], heads, queries, keys)), (*m.shape[:-3], kv_heads, -1, queries, keys)
-            )
-        elif m.ndim >= 3:
-            m = expand_dims(m, -4)
-        scores = where(m, scores, -np.inf) if m.dtype.kind == "b" else scores + m
-    out = einsum("...hgqk,...hkd->...hgqd", softmax(scores), value)
-    return reshape(out, (*lead, heads, queries, value.shape[-1]))
-
-
-def _causal(like: Array, queries: int, keys: int) -> Array:
-    """Which keys each query may attend to: keys up to its own position, counted from the end."""
-    here = Sharding(like.mesh)
-    rows = astype(make(Array, "places", here, (queries,)), np.int64)
-    cols = astype(make(Array, "places", here, (keys,)), np.int64)
-    return expand_dims(rows, -1) + (keys - queries) >= cols
 
 
 @taped

@@ -4,7 +4,7 @@ What a device computes for a row is in `shardwright.kernels`.
 """
 
 from shardwright.ops.attrs import NO_ATTRS, Attrs
-from shardwright.ops.dtypes import as_weak, finite_range, is_small, small_dtype
+from shardwright.ops.dtypes import as_weak, finite_range, is_small, small_dtype, work_dtype
 from shardwright.ops.rule import Dims, RowMap, Rule, rule
 from shardwright.ops.table import OPS, Op
 
@@ -21,4 +21,5 @@ __all__ = [
     "is_small",
     "rule",
     "small_dtype",
+    "work_dtype",
 ]

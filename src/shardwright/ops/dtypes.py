@@ -69,6 +69,12 @@ def is_small(dtype: DType) -> bool:
     return dtype.type.__module__.split(".")[0] == "ml_dtypes"
 
 
+def work_dtype(dtype: DType) -> DType:
+    """What sums of many terms are computed in: float32 for smaller floats."""
+    small = is_small(dtype) or (dtype.kind == "f" and dtype.itemsize < 4)
+    return np.dtype(np.float32) if small else dtype
+
+
 @cache
 def finite_range(dtype: DType) -> tuple[float, float]:
     """The lowest and the highest finite value of a dtype; for a complex dtype, of its parts."""

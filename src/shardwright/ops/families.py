@@ -286,7 +286,7 @@ def scatter(shapes: Shapes, attrs: Attrs) -> Rule:
     """x with elements replaced that index arrays name; attrs: dims, those that are indexed, one array for each.
 
     The value's first dim runs over the index arrays, the others are x's dims that are not indexed. Arrays and value
-    go to every device, x never moves.
+    go to every device, x never moves. Rows for places that x does not have are dropped.
     """
     names = dim_names(len(shapes[0]))
     rest = [name for at, name in enumerate(names) if at not in attrs["dims"]]
@@ -332,6 +332,21 @@ def take_along_axis(shapes: Shapes, attrs: Attrs) -> Rule:
     ]
     whole = [n for pair in zip(names, other, strict=True) if pair[0] != pair[1] for n in pair]
     return rule("take_along_axis", f"{' '.join(names)}, {' '.join(other)} -> {' '.join(result)}", shapes, whole=whole)
+
+
+def attention(shapes: Shapes, attrs: Attrs) -> Rule:
+    """Queries `… (h g) q d`, keys `… h s d`, values `… h s e` and perhaps a mask that broadcasts to `… (h g) q s`."""
+    heads, shared = shapes[0][-3], shapes[1][-3]
+    sizes = {"h": shared, "g": heads // shared} if heads != shared else {"h": heads}
+    head = "(h g)" if heads != shared else "h"
+    text = f"... {head} q d, ... h s d, ... h s e"
+    if len(shapes) > 3:
+        full = zip((head, "q", "s"), (heads, shapes[0][-2], shapes[1][-2]), strict=True)
+        own = (1,) * (3 - len(shapes[3])) + shapes[3][-3:]
+        dims = [factor if n == size else "()" for (factor, size), n in zip(full, own, strict=True)]
+        text += f", {'... ' if len(shapes[3]) > 3 else ''}{' '.join(dims[max(3 - len(shapes[3]), 0) :])}"
+    fitted = rule("attention", f"{text} -> ... {head} q e", shapes, sums={"s": "sum"}, whole="d", sizes=sizes)
+    return replace(fitted, normalizes="s")
 
 
 def windows(name: str) -> RuleMaker:

@@ -7,7 +7,8 @@ must not be split; `rows`, the factors whose rows come from known rows of the op
 each row depends on the rows before it; `linear`, how the operation treats partial operands; `agrees`, whether devices
 compare their data first; `owners`, the factors whose rows go to the devices that hold other rows; `keeps`, whether the
 first operand stays where it is; `joins`, whether the first operand is one more term of the sums; `constants`, the operands
-that the operation is not linear in; `selects`, the factor of which each shard passes on only its candidates.
+that the operation is not linear in; `selects`, the factor of which each shard passes on only its candidates; `normalizes`, the
+factor along which weights are divided by their sum before they are used.
 """
 
 import math
@@ -91,6 +92,9 @@ class Rule:
     constants: frozenset[int] = frozenset()  # operands, such as indices, that the operation is not linear in
     # (factor, count): the rows that the operation selects along a factor are among `count` candidates of each shard.
     selects: tuple[str, int] | None = None
+    # The factor of a softmax inside the operation: where it is split, devices first agree on the largest score and on the sum
+    # of weights, both as long as the result without its last dim.
+    normalizes: str = ""
 
     def out_size(self, factor: str) -> int:
         """The size of a factor in the result."""

@@ -57,7 +57,7 @@ abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bi
 bitwise_right_shift bitwise_xor ceil conj copysign cos cosh divide equal exp expm1 floor floor_divide greater
 greater_equal hypot imag isfinite isinf isnan less less_equal log log1p log2 log10 logaddexp logical_and logical_not
 logical_or logical_xor maximum minimum multiply negative nextafter not_equal positive pow real reciprocal remainder
-round sign signbit sin sinh square sqrt subtract tan tanh trunc where fmax fmin exp2 cbrt rint degrees radians
+round sign signbit sin sinh square sqrt subtract tan tanh trunc where fmax fmin fmod exp2 cbrt rint degrees radians
 """.split()
 
 
@@ -69,6 +69,10 @@ def _clip_tried(x: Any, *bounds: Any) -> Any:
     if dt.is_small(x.dtype) and all(bound.dtype == x.dtype for bound in bounds):
         return x  # NumPy's clip of small floats of ml_dtypes is float32
     return np.clip(x, bounds[0], bounds[-1]) if bounds else x
+
+
+def _complex_tried(real: Any, imag: Any) -> Any:
+    return (real + imag).astype(np.result_type(real, imag, np.complex64))
 
 
 def _fft_tried(name: str) -> Callable[..., Any]:
@@ -102,7 +106,11 @@ OPS: dict[str, Op] = _rows_of(
     *map(_elementwise, _ELEMENTWISE),
     Op("sigmoid", f.elementwise("sigmoid"), dt.floats, w.points(4)),
     Op("gelu", f.elementwise("gelu"), dt.floats, w.points(20)),
+    Op("erf", f.elementwise("erf"), dt.floats, w.points(30)),
+    Op("erfc", f.elementwise("erfc"), dt.floats, w.points(30)),
     Op("astype", f.elementwise("astype"), dt.given),
+    Op("bitcast", f.elementwise("bitcast"), dt.given, w.NONE),
+    Op("make_complex", f.elementwise("make_complex", "add"), dt.as_ran(_complex_tried), w.NONE),
     _moves("in_range", f.checked("in_range")),
     Op("clip", f.elementwise("clip"), dt.as_ran(_clip_tried)),
     Op("isin", f.as_text("isin", "..., s -> ...", whole="s"), dt.always(bool)),
@@ -116,6 +124,8 @@ OPS: dict[str, Op] = _rows_of(
     Op("first_true", f.reduced("first_true", "min"), dt.always(np.int64)),
     # products
     Op("einsum", f.einsum, dt.promoted, w.TWO, contracts=True),
+    Op("grouped_matmul", f.as_text("grouped_matmul", "t k, g k n, s -> t n", sums="k g", whole="s"), dt.first, w.grouped),
+    Op("attention", f.attention, dt.first, w.attention),
     # moves
     _moves("permute_dims", f.permute_dims),
     _moves("reshape", f.reshape),

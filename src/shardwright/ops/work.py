@@ -45,4 +45,20 @@ def of_operand(operand: int) -> Work:
     return count
 
 
+def grouped(rule: Rule, sizes: Mapping[str, int]) -> float:
+    """Two operations for each row, inner index and column: a device that holds some of the groups multiplies their rows alone.
+
+    How many rows a group has depends on data: groups count as equal.
+    """
+    share = sizes["g"] / max(rule.sizes["g"], 1)
+    return 2.0 * sizes["t"] * sizes["k"] * sizes["n"] * share
+
+
+def attention(rule: Rule, sizes: Mapping[str, int]) -> float:
+    """For each pair of a query and a key two products that are summed, and six operations on their score. All pairs count, also
+    those that a causal mask leaves out: a device that has the last queries computes them all."""
+    pairs = math.prod(n for factor, n in sizes.items() if factor not in ("d", "e"))
+    return pairs * (2.0 * sizes["d"] + 2.0 * sizes["e"] + 6.0)
+
+
 NONE, ONE, TWO = points(0), points(1), points(2)

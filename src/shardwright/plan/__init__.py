@@ -15,6 +15,7 @@ from shardwright.plan.code import (
     While,
     parts_of,
 )
+from shardwright.plan.enumeration import Option, options_of, places
 from shardwright.plan.factors import PARTIAL, dims_of, homes
 from shardwright.plan.fetch import Fetch, element_step
 from shardwright.plan.local_view import LocalShapes, LocalStep, SendRecv, local_shapes
@@ -29,6 +30,7 @@ from shardwright.plan.operation import (
     scalar_side,
     scales_safely,
 )
+from shardwright.plan.patterns import is_exact, move_matrix, move_seconds
 from shardwright.plan.problem import Problem, work_of
 from shardwright.plan.reshard import (
     Cost,
@@ -71,6 +73,7 @@ __all__ = [
     "Message",
     "Move",
     "OperationPlan",
+    "Option",
     "Picked",
     "Price",
     "Problem",
@@ -94,12 +97,17 @@ __all__ = [
     "gathered_dims",
     "group_of",
     "homes",
+    "is_exact",
     "local_shapes",
     "lower_bound",
     "make_plan",
     "move_costs",
+    "move_matrix",
+    "move_seconds",
     "move_steps",
+    "options_of",
     "parts_of",
+    "places",
     "plan_operation",
     "plan_reshard",
     "price_of",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from shardwright.kernels import Call
+from shardwright.kernels import SCRATCH, Call
 from shardwright.plan.local_view import LocalShapes, LocalStep
 from shardwright.plan.rings import Reduce
 from shardwright.plan.steps import Step
@@ -33,6 +33,12 @@ class Local:
     def name(self) -> str:
         """The kernel's name."""
         return self.call.name
+
+    @cached_property
+    def scratch(self) -> int:
+        """Bytes that a device needs beside operands and results while the kernel runs."""
+        needs = SCRATCH.get(self.name)
+        return needs(self.call) if needs is not None else 0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""What devices exchange while they compute: rows that are fetched, totals of shards, candidates, extremes of their data.
+"""What devices exchange while they compute: rows that are fetched, totals of shards, candidates, scores, extremes of their
+data.
 
 All of it follows from an operation's rule and from where its operands and results lie.
 """
@@ -87,6 +88,20 @@ def _selected(rule: Rule) -> tuple[int, int]:
     assert rule.selects is not None
     factor, count = rule.selects
     return rule.inputs[0].index((factor,)), count
+
+
+def scores_of(rule: Rule, result: Sharding, reduction: str) -> tuple[Shape, Sharding]:
+    """A number for each row of the result, partial along the axes that the result is: its shape and sharding."""
+    rows = rule.out_shape()[:-1]
+    cuts = {d: result.offsets_of(d) for d in range(len(rows)) if result.offsets_of(d)}
+    spec = P(*result.dims[:-1])
+    return rows, Sharding(result.mesh, spec, partial=result.partial, reduction=reduction, offsets=cuts).for_shape(rows)
+
+
+def scores_steps(rule: Rule, result: Sharding, reduction: str, dtype: "np.dtype[Any]") -> tuple[Step, ...]:
+    """The step that combines such a number over the axes that split the factor of a rule's `normalizes`."""
+    rows, partial = scores_of(rule, result, reduction)
+    return move_steps(partial, partial.replace(partial=()).for_shape(rows), rows, dtype)
 
 
 def extremes_steps(sharding: Sharding, shape: Shape, dtype: "np.dtype[Any]") -> tuple[Step, ...]:

@@ -16,10 +16,19 @@ from shardwright.errors import ArrayError
 from shardwright.kernels import KERNELS, Call
 from shardwright.kernels.along import lowest
 from shardwright.mesh import Mesh
-from shardwright.ops import OPS, Attrs, Op, Rule, finite_range, is_small
+from shardwright.ops import OPS, Attrs, Op, Rule, finite_range, is_small, work_dtype
 from shardwright.plan.code import Instruction, Local, Slot
 from shardwright.plan.fetch import Fetch
-from shardwright.plan.inner import candidates_of, candidates_steps, extremes_steps, fetch_of, totals_of, totals_steps
+from shardwright.plan.inner import (
+    candidates_of,
+    candidates_steps,
+    extremes_steps,
+    fetch_of,
+    scores_of,
+    scores_steps,
+    totals_of,
+    totals_steps,
+)
 from shardwright.plan.problem import Problem
 from shardwright.plan.reshard import gathered_dims, move_steps
 from shardwright.plan.steps import Step
@@ -121,7 +130,7 @@ class OperationPlan:
 
 
 class _Builder:
-    """Writes the instructions of a plan: by the rule's row maps, prefix, selection and agreement, never by the name of
+    """Writes the instructions of a plan: by the rule's row maps, prefix, selection, softmax and agreement, never by the name of
     the operation."""
 
     def __init__(self, plan: OperationPlan, kinds: Sequence[Kind]) -> None:
@@ -143,6 +152,8 @@ class _Builder:
             return self._with_totals(name)
         if self.rule.selects and plan.operands[0].dims[self.attrs["axis"]].parts > 1:
             return self._selected(name)
+        if self.rule.normalizes and plan.strategy.results[0].partial:
+            return self._normalized(name)
         if self.rule.agrees:
             return self._agreed(name)
         if name not in KERNELS:  # rows that are fetched are all there is to it
@@ -232,6 +243,22 @@ class _Builder:
             for step in candidates_steps(self.rule, layout.sharding, layout.shape, dtype):
                 each[at] = self._step(step, each[at])
         return self._local(f"{name} merged", each, plan.results, plan.dtypes)
+
+    def _normalized(self, name: str) -> tuple[Slot, ...]:
+        """What each device finds, the largest score of all, the weights of all relative to it, and each device's part."""
+        plan, dtype, sharding = self.plan, work_dtype(self.plan.dtypes[0]), self.plan.strategy.results[0]
+        highest, weights = (
+            layout_of(one, rows) for op in ("max", "sum") for rows, one in [scores_of(self.rule, sharding, op)]
+        )
+        results = [plan.results[0], highest, weights]
+        total, top, weight = self._local(f"{name} parts", self.inputs, results, [dtype] * 3)
+        most = top
+        for step in scores_steps(self.rule, sharding, "max", dtype):
+            most = self._step(step, most)
+        (weight,) = self._local(f"{name} weights", [weight, top, most], [weights], [dtype])
+        for step in scores_steps(self.rule, sharding, "sum", dtype):
+            weight = self._step(step, weight)
+        return self._local(f"{name} merged", [total, top, most, weight], plan.results, plan.dtypes)
 
     def _agreed(self, name: str) -> tuple[Slot, ...]:
         """Each device's extremes, those of all devices, then the data if they are in range."""

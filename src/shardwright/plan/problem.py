@@ -213,7 +213,8 @@ class Problem:
     def _effect(self, piece: str, factor: str | None) -> _Effect:
         """What putting a piece to a factor does."""
         acts, left = self._acts(piece, factor), self._is_left(factor)
-        crossed = left + sum([act > _SLICE for act in acts])
+        moved = [act > _SLICE and local > 0 for act, local in zip(acts, self._local, strict=True)]
+        crossed = (left and self._out_bytes > 0) + sum(moved)  # what has no elements costs nothing
         hops, pace, size = self._crossing(piece)
         return _Effect(crossed * hops, pace, size, acts, factor in self._split, left, factor in self.rule.sizes)
 
@@ -287,7 +288,7 @@ class Problem:
             _, pace, n, acts, _, _, _ = self._effects[piece][factor]
             size[acts[at]] *= n
             along += pace if acts[at] > _SLICE else 0.0
-        if not along:
+        if not along or not local:
             return 0.0
         received = (1 - 1 / size[_SCATTER]) * local
         local /= size[_SCATTER]

@@ -220,7 +220,10 @@ class Move(Step):
             return _between(mesh, self.result.mesh, max(self.received, self.sent))
         # Where shards are even no device sends more than the busiest receives.
         moved = self.received if self.is_even else max(self.received, self.sent)
-        return mesh.fabric(self.pieces).seconds(PRICED_AS.get(self.name, self.name), moved)
+        priced_as = PRICED_AS.get(self.name, self.name)
+        if priced_as == "exchange" and (self.name == "fetch" or not self.is_even):
+            return mesh.fabric(self.pieces).exchanged(moved, self._meeting_of().distance)
+        return mesh.fabric(self.pieces).seconds(priced_as, moved)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from operator import itemgetter
 import numpy as np
 
 from shardwright.mesh import Mesh
+from shardwright.ops import work_dtype
 from shardwright.plan.factors import (
     PARTIAL,
     Placement,
@@ -31,7 +32,7 @@ from shardwright.plan.factors import (
     owned_cuts,
     result_cuts,
 )
-from shardwright.plan.inner import candidates_steps, extremes_steps, fetch_of, totals_steps
+from shardwright.plan.inner import candidates_steps, extremes_steps, fetch_of, scores_steps, totals_steps
 from shardwright.plan.problem import NEGLIGIBLE, Problem, Shape, work_of
 from shardwright.plan.reshard import Cost, move_costs, move_steps
 from shardwright.plan.steps import Step
@@ -82,6 +83,7 @@ class Strategy:
     results: tuple[Sharding, ...]
     idle: int = 0  # axes put to use that no operand or wanted result uses
     price: Price | None = None
+    why: str = ""  # it was taken, if not for its price alone
     count_work: Callable[[], float] = field(default=float, repr=False, compare=False)
 
     @property
@@ -172,7 +174,7 @@ def _within(problem: Problem, placement: Placement, limit: float) -> Strategy | 
     if price is None:
         return None
     work = functools.partial(work_of, problem, placement)
-    return Strategy(placement, placed.operands, placed.results, placed.idle, price, work)
+    return Strategy(placement, placed.operands, placed.results, placed.idle, price, count_work=work)
 
 
 def result_without_moves(problem: Problem) -> tuple[Sharding, ...] | None:
@@ -251,7 +253,6 @@ def strategy_for(problem: Problem, placement: Placement) -> Strategy | None:
 def price_of(problem: Problem, strategy: Strategy, limit: float = math.inf) -> Price | None:
     """What a strategy costs; None once its moves alone take longer than `limit`."""
     moves: list[tuple[Cost, ...]] = []
-    work = work_of(problem, strategy.placement)
     for given, wanted, shape, dtype in zip(
         problem.given, strategy.operands, problem.shapes, problem.dtypes, strict=True
     ):
@@ -259,20 +260,28 @@ def price_of(problem: Problem, strategy: Strategy, limit: float = math.inf) -> P
         limit -= sum(cost.time for cost in moves[-1])
         if limit < 0:
             return None
-    memory, deferred = _afterwards(problem, strategy.operands, strategy.results)
+    there = in_place(problem, strategy)
+    deferred = _deferred(problem, strategy.results)
+    return Price(tuple(moves), there.inner, tuple(deferred), there.memory, there.compute)
+
+
+def in_place(problem: Problem, strategy: Strategy) -> Price:
+    """What a strategy costs once its operands are in place, whatever becomes of its results."""
+    memory = _held(problem, strategy.operands, strategy.results)
     steps = inner_steps(problem, strategy.operands, strategy.results)
     inner = tuple(Cost(step.name, step.axes, step.received, step.time) for step in steps if step.received)
-    return Price(tuple(moves), inner, tuple(deferred), memory, problem.chip.seconds(work, memory, problem.result_dtype))
+    work = work_of(problem, strategy.placement)
+    return Price((), inner, (), memory, problem.chip.seconds(work, memory, problem.result_dtype))
 
 
 # -- what devices exchange while they compute -----------------------------------------------------------------------------
 
 
 def inner_steps(problem: Problem, operands: Sequence[Sharding], results: Sequence[Sharding]) -> list[Step]:
-    """The steps between operands in place and results: rows fetched, totals or candidates gathered, extremes
-    compared."""
+    """The steps between operands in place and results: rows fetched, totals or candidates gathered, scores and
+    extremes compared."""
     rule, shapes, dtypes = problem.rule, problem.shapes, problem.dtypes
-    if not (rule.rows or rule.prefix or rule.agrees or rule.selects):
+    if not (rule.rows or rule.prefix or rule.agrees or rule.selects or rule.normalizes):
         return []
     steps: list[Step] = [
         step
@@ -284,22 +293,30 @@ def inner_steps(problem: Problem, operands: Sequence[Sharding], results: Sequenc
     if rule.selects:
         for dtype in (dtypes[0], np.dtype(np.int64)):  # candidates and their places
             steps += candidates_steps(rule, operands[0], shapes[0], dtype)
+    if rule.normalizes and results[0].partial:
+        for reduction in ("max", "sum"):  # the largest scores, the weights
+            steps += scores_steps(rule, results[0], reduction, work_dtype(dtypes[0]))
     if rule.agrees:
         steps += extremes_steps(operands[0], shapes[0], dtypes[0])
     return [step for step in steps if step.received]
 
 
-def _afterwards(problem: Problem, wanted: Sequence[Sharding], results: Sequence[Sharding]) -> tuple[int, list[Cost]]:
-    """The bytes that a device holds, and what is still to be communicated once operands are in place."""
-    rule, size = problem.rule, problem.itemsize
+def _held(problem: Problem, wanted: Sequence[Sharding], results: Sequence[Sharding]) -> int:
+    """The bytes that a device holds of operands in place and of results."""
     memory = sum(
         there.local_size(shape) * dtype.itemsize
         for there, shape, dtype in zip(wanted, problem.shapes, problem.dtypes, strict=True)
     )
-    deferred: list[Cost] = []
+    return memory + sum(
+        made.local_size(problem.rule.out_shape(at)) * problem.itemsize for at, made in enumerate(results)
+    )
+
+
+def _deferred(problem: Problem, results: Sequence[Sharding]) -> list[Cost]:
+    """What is still to be communicated once results are there."""
+    rule, deferred = problem.rule, []
     for at, made in enumerate(results):
-        local = made.local_size(rule.out_shape(at)) * size
-        memory += local
+        local = made.local_size(rule.out_shape(at)) * problem.itemsize
         target = problem.wanted[at] if at < len(problem.wanted) else None
         if target is not None:
             plain = target.replace(partial=(), halo={}).for_shape(rule.out_shape(at))
@@ -309,7 +326,7 @@ def _afterwards(problem: Problem, wanted: Sequence[Sharding], results: Sequence[
             deferred += [_scattered(made.mesh, c.axes, local) if c.name == "all_reduce" else c for c in costs]
         elif made.partial:  # the least that reading it later costs; a gather on top would be paid by any strategy
             deferred.append(_scattered(made.mesh, made.partial, local))
-    return memory, deferred
+    return deferred
 
 
 def _scattered(mesh: Mesh, axes: tuple[str, ...], local: int) -> Cost:

@@ -146,6 +146,27 @@ class Meeting:
         lanes = [lane for at in range(len(self.wanted)) for lane in self._crossed(at)]
         return tuple(self.source.lanes[lane] for lane in lanes)
 
+    @cached_property
+    def distance(self) -> int | None:
+        """How far apart shards of one dim are, at most, that exchange rows: around the end, if that is nearer.
+
+        None where more than one dim is exchanged, or its axes change: then nearly every device hears from every other.
+        """
+        if not self.aligned or not all(w.any_rows for w in self.wanted):
+            return None
+        crossed = [at for at in range(len(self.wanted)) if self._crossed(at)]
+        if len(crossed) != 1 or any(
+            here.lanes != there.lanes for here, there in zip(self.source.dims, self.target.dims, strict=True)
+        ):
+            return None
+        dim, wanted = self.source.dims[crossed[0]], self.wanted[crossed[0]]
+        shard, low, high = _stretches(wanted)
+        before, after = dim.owners(low) - shard, dim.owners(high) - shard
+        apart = np.maximum(_around(before, dim.parts), _around(after, dim.parts))
+        half = dim.parts // 2
+        opposite = ((before <= half) & (half <= after)) | ((before <= -half) & (-half <= after))
+        return int(np.where(opposite, half, apart).max(initial=0))
+
     def _crossed(self, at: int) -> list[int]:
         """The lanes of one dim along which a wanted row lies with another device."""
         dim, other, wanted = self.source.dims[at], self.target.dims[at], self.wanted[at]
@@ -184,6 +205,27 @@ class Meeting:
             return False
         half = len(owner) // 2
         return bool((owner[half:] // inner != owner[:half] // inner).any())
+
+
+def _stretches(wanted: Wanted) -> tuple[Ints, Ints, Ints]:
+    """For shards that want rows of a dim their numbers, and the first and last row of each stretch that they want."""
+    if isinstance(wanted, Blocks):
+        some = np.arange(wanted.parts)
+        some = some[wanted.wants(some) > 0]
+        return some, wanted.low(some), wanted.high(some) - 1
+    if isinstance(wanted, Spaced):
+        found = wanted.ends()
+        shard, one, last = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return shard, np.minimum(one, last), np.maximum(one, last)
+    inside = wanted.flat != OUTSIDE
+    shard, rows = np.repeat(np.arange(wanted.parts), np.diff(wanted.starts))[inside], wanted.flat[inside]
+    return shard, rows, rows
+
+
+def _around(apart: Ints, parts: int) -> Ints:
+    """Steps from one shard to another, in the direction that has fewer."""
+    apart = np.abs(apart)
+    return np.minimum(apart, parts - apart)
 
 
 def _number(dim: DimLayout, coords: Sequence[Ints], shape: Shape) -> Ints:

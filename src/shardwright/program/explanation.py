@@ -66,7 +66,8 @@ class Explanation:
     """The steps of a program in order, with totals and what was decided on the way.
 
     Programs are pure, so equal operations are one step, and what no output needs is dropped: `shared` and `dead` count them.
-    Printing folds what repeats; `rows` has every step, and `full()` prints them.
+    Printing folds what repeats and joins the steps of a source line; `open()` opens such lines, `rows` has every step, and
+    `full()` prints them.
     """
 
     rows: tuple[Row, ...]
@@ -78,7 +79,9 @@ class Explanation:
     dead: int = 0  # operations that no output needs
     compute_time: float = 0.0  # seconds of computation in all
     overlapped: float | None = None  # seconds if communication and computation that don't wait for one another overlap
-    bound: int | None = None  # bytes that a device must receive by the bounds of all steps
+    bound: int | None = (
+        None  # bytes that a device must receive by the bounds of all steps: of these steps, not of any others
+    )
     use: Use = Use()
     machine: Machine | None = None
 
@@ -120,7 +123,7 @@ class Explanation:
     # -- words ----------------------------------------------------------------------------------------------------------
 
     def _totals(self) -> list[str]:
-        bound = "" if self.bound is None else f" (bound {size(self.bound)})"
+        bound = "" if self.bound is None else f" (sum of the steps' bounds {size(self.bound)})"
         lines = [
             self._times(),
             f"a device receives {size(self.total_bytes)}{bound} and holds at most {size(self.peak_bytes)}{self._spared()}",
@@ -148,12 +151,28 @@ class Explanation:
         return [] if self.machine is None else list(self.machine.about)
 
     def __str__(self) -> str:
+        return self._folded(None)
+
+    def open(self, name: str = "") -> str:
+        """The folded table with some lines opened: below each line of several steps those steps, one by one.
+
+        `name` is a part of a source ("model.py:12") or of a step's name ("tanh"); without it all lines open. `full()` has every
+        step with its operands, also those that take no time, and repeated layers as often as they run.
+        """
+        known = [row for row in self.rows if name in row.source or name in row.label]
+        if not known:
+            raise ProgramError(
+                f"No step or source line has {name!r} in its name. Call open() without a name to open all lines."
+            )
+        return self._folded(name)
+
+    def _folded(self, opened: str | None) -> str:
         if any(row.counted is not None for row in self.rows):
             return self.full()  # what was measured is for every step
         few = self.operations if len(self.operations) <= FEW else ()
         strategies = [line for row in few for line in (f"{row.label}:", *row.strategies.splitlines())]
         below = [*legend(self.rows), *self.notes, *self._totals()]
-        return "\n".join([*wrapped(self._above()), *text_of(self.rows), *wrapped(strategies), *wrapped(below)])
+        return "\n".join([*wrapped(self._above()), *text_of(self.rows, opened), *wrapped(strategies), *wrapped(below)])
 
     def full(self) -> str:
         """The table with every step, nothing folded or cut."""

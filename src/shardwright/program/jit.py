@@ -18,6 +18,8 @@ from shardwright.program.captures import Method
 from shardwright.program.constraints import Annotations, Rule, annotations, laid_out, with_sharding_constraint
 from shardwright.program.explanation import Explanation
 from shardwright.program.lowered import Lowered, is_dynamic, leaf_name, type_of
+from shardwright.program.lowering import lowering_of
+from shardwright.program.node import Program
 from shardwright.program.skeletons import leaves_like, skeleton_of
 from shardwright.program.statics import Static, is_hashable, token
 from shardwright.program.tracing import Traced, current_trace
@@ -39,6 +41,8 @@ class SJIT:
         self.in_shardings, self.out_shardings = options["in_shardings"], options["out_shardings"]
         self.args_sharding_constraint = options["args_sharding_constraint"]
         self.annotation_shardings = options["annotation_shardings"]
+        self.placement = options["placement"]
+        lowering_of(self.placement)
         try:
             signature = inspect.signature(function)
         except ValueError as error:
@@ -54,6 +58,11 @@ class SJIT:
         self._last: _Seen | None = None
         self._numbers_seen: OrderedDict[Any, set[tuple[Any, ...]]] = OrderedDict()
         self._programs: OrderedDict[int, tuple[Any, SJIT]] = OrderedDict()  # of methods, by object
+
+    @property
+    def lowering(self) -> Callable[..., Program]:
+        """How a traced program is laid out."""
+        return lowering_of(self.placement)
 
     # -- which arguments are static ---------------------------------------------------------------------------------
 
@@ -289,7 +298,8 @@ class SJIT:
         for what in ("in_shardings", "args_sharding_constraint"):
             rule = getattr(self, what)
             if isinstance(rule, ShardingRule):  # for all arguments together: a pattern need not match in each
-                results.append(resolved(rule, (args, kwargs), mesh, what))
+                names = [leaf_name(self.parameters, path) for path in paths_of((args, kwargs))]
+                results.append(resolved(rule, (args, kwargs), mesh, what, names))
                 continue
             rules, named = self._per_argument(getattr(self, what), args, kwargs, what)
             found: list[Any] = []
@@ -426,6 +436,7 @@ def sjit(
     args_sharding_constraint: Rule = None,
     annotation_shardings: Mapping[str, Rule] | None = None,
     donate_argnums: int | Sequence[int] = (),
+    placement: "str | Callable[..., Program]" = "propagate",
 ) -> Any:
     """A function that is traced once for each kind of arguments, and then runs as one program with explicit collectives.
 
@@ -443,6 +454,8 @@ def sjit(
       read anew at every call; host tensors and numbers from outside are what they were when the function was traced.
     - `args_sharding_constraint` reshards arguments once more, inside; `annotation_shardings` says what the names of
       `with_sharding_annotation` stand for; arrays of donated arguments can't be read afterwards.
+    - `placement` says how values that nothing is said of are laid out: "propagate" takes shardings from their neighbours,
+      "search" finds the layout of least time (see `auto`), which takes longer, and is never another than what was given.
     """
     options = {
         "mesh": mesh,
@@ -453,6 +466,7 @@ def sjit(
         "args_sharding_constraint": args_sharding_constraint,
         "annotation_shardings": annotation_shardings,
         "donate_argnums": donate_argnums,
+        "placement": placement,
     }
     return (lambda function: SJIT(function, options)) if fn is None else SJIT(fn, options)
 

@@ -14,7 +14,6 @@ from shardwright.program.captures import captured
 from shardwright.program.constraints import Annotations
 from shardwright.program.explaining import explained
 from shardwright.program.explanation import Explanation
-from shardwright.program.lowering import lower
 from shardwright.program.node import Program, Type
 from shardwright.program.run import code_of, layout
 from shardwright.program.tracing import trace
@@ -41,35 +40,74 @@ class Jitted(Protocol):
     def constrained(self, leaves: Sequence[Any], given: Any) -> list[Any]: ...
     def called(self, structure: Any, leaves: Sequence[Any], notes: Annotations) -> Any: ...
 
+    @property
+    def lowering(self) -> Callable[..., Program]: ...
+
+
+class TracedCall:
+    """A function traced for one kind of arguments: its program, the names of its inputs, where each comes in."""
+
+    def __init__(self, jit: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Mesh) -> None:
+        self.mesh, self.structure = mesh, flatten((args, kwargs))[1]
+        leaves, paths = flatten((args, kwargs))[0], paths_of((args, kwargs))
+        self.leaves = leaves
+        self.arrays = [at for at, leaf in enumerate(leaves) if is_dynamic(leaf)]
+        self.names = [leaf_name(jit.parameters, paths[at]) for at in self.arrays]
+        given = jit.shardings_of(args, kwargs, mesh)
+        types = [type_of(leaves[at]) for at in self.arrays]
+        self.placed = [_sharding_of(leaves[at]) or given[0][at] for at in self.arrays]
+        self.program = self._traced(jit, leaves, types, given)
+        ruled = jit.by_rule(args, kwargs)
+        self.program.parameters = frozenset(
+            number
+            for number, (at, name) in enumerate(zip(self.arrays, self.names, strict=True))
+            if ruled[at] or not PARAMETERS.isdisjoint(name.split("/"))
+        )
+
+    def _traced(self, jit: Jitted, leaves: list[Any], types: list[Type], given: Any) -> Program:
+        """The traced program; constraints on arguments and outputs are part of it."""
+        shape: dict[str, Any] = {}
+        notes = Annotations(jit.annotation_shardings)
+
+        def flat(*values: Any) -> list[Any]:
+            filled = list(leaves)
+            for at, value in zip(self.arrays, values, strict=True):
+                filled[at] = value
+            result = jit.called(self.structure, jit.constrained(filled, given), notes)
+            outs, shape["tree"] = flatten(result)
+            shape["leaves"] = outs
+            shape["shardings"] = resolved(jit.out_shardings, result, self.mesh, "out_shardings")
+            return [leaf for leaf in outs if isinstance(leaf, Array | PerDevice)]
+
+        program, _ = trace(flat, types, self.mesh, self.names)
+        places = [at for at, leaf in enumerate(shape["leaves"]) if isinstance(leaf, Array | PerDevice)]
+        self.out_shardings = [shape["shardings"][at] for at in places]
+        fixed = [None if isinstance(leaf, Array | PerDevice) else leaf for leaf in shape["leaves"]]
+        tree = shape["tree"]
+
+        def rebuilt(arrays: Sequence[Any]) -> Any:
+            filled = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in fixed]
+            for at, array in zip(places, arrays, strict=True):
+                filled[at] = array
+            return unflatten(tree, filled)
+
+        self.single = len(fixed) == 1 and places == [0] and tree.is_leaf()
+        self.output: Callable[[Sequence[Any]], Any] = (lambda arrays: arrays[0]) if self.single else rebuilt
+        return program
+
 
 class Lowered:
     """A function lowered for one kind of arguments: its final program, and what running it takes."""
 
     def __init__(self, jit: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Mesh) -> None:
         self.mesh, self.name = mesh, getattr(jit.function, "__name__", "program")
-        leaves, self._structure = flatten((args, kwargs))
-        paths = paths_of((args, kwargs))
-        self._arrays = [at for at, leaf in enumerate(leaves) if is_dynamic(leaf)]
-        names = [leaf_name(jit.parameters, paths[at]) for at in self._arrays]
-        given = jit.shardings_of(args, kwargs, mesh)
-        types, placed = [], []
-        for at in self._arrays:
-            leaf = leaves[at]
-            types.append(type_of(leaf))
-            placed.append(_sharding_of(leaf) or given[0][at])
-        traced, output = self._traced(jit, leaves, types, given, names)
-        self._output = output
-        ruled = jit.by_rule(args, kwargs)
-        traced.parameters = frozenset(
-            number
-            for number, (at, name) in enumerate(zip(self._arrays, names, strict=True))
-            if ruled[at] or not PARAMETERS.isdisjoint(name.split("/"))
-        )
-        self.program: Program = lower(traced, placed, self._out_shardings)
+        call = TracedCall(jit, args, kwargs, mesh)
+        leaves, self._arrays, self._output = call.leaves, call.arrays, call.output
+        self.program: Program = jit.lowering(call.program, call.placed, call.out_shardings)
         constants = list(self.program.constants.items())
         self.captured = captured(jit.function, [array for _, array in constants])
         self._results = [None if node.type.local else layout(node) for node in self.program.outputs]
-        self._only = self._results[0] if self._single else None  # the layout of a result that is one array
+        self._only = self._results[0] if call.single else None  # the layout of a result that is one array
         self.code, self.nodes = code_of(self.program, [node for node, _ in constants])
         count = len(self.program.inputs)
         self.layouts, self.constants = list(self.code.kinds[:count]), self.code.kinds[count:]
@@ -84,38 +122,6 @@ class Lowered:
         """About how many bytes it takes."""
         stages = {id(program): program for program in (self.program, *self.program.stages.values())}
         return 4000 + 2500 * sum(len(program.nodes) for program in stages.values())
-
-    def _traced(
-        self, jit: Jitted, leaves: list[Any], types: list[Type], given: Any, names: list[str]
-    ) -> tuple[Program, Callable[[Sequence[Any]], Any]]:
-        """The traced program; constraints on arguments and outputs are part of it."""
-        shape: dict[str, Any] = {}
-        notes = Annotations(jit.annotation_shardings)
-
-        def flat(*values: Any) -> list[Any]:
-            filled = list(leaves)
-            for at, value in zip(self._arrays, values, strict=True):
-                filled[at] = value
-            result = jit.called(self._structure, jit.constrained(filled, given), notes)
-            outs, shape["tree"] = flatten(result)
-            shape["leaves"] = outs
-            shape["shardings"] = resolved(jit.out_shardings, result, self.mesh, "out_shardings")
-            return [leaf for leaf in outs if isinstance(leaf, Array | PerDevice)]
-
-        program, _ = trace(flat, types, self.mesh, names)
-        places = [at for at, leaf in enumerate(shape["leaves"]) if isinstance(leaf, Array | PerDevice)]
-        self._out_shardings = [shape["shardings"][at] for at in places]
-        fixed = [None if isinstance(leaf, Array | PerDevice) else leaf for leaf in shape["leaves"]]
-        tree = shape["tree"]
-
-        def rebuilt(arrays: Sequence[Any]) -> Any:
-            filled = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in fixed]
-            for at, array in zip(places, arrays, strict=True):
-                filled[at] = array
-            return unflatten(tree, filled)
-
-        self._single = len(fixed) == 1 and places == [0] and tree.is_leaf()
-        return program, (lambda arrays: arrays[0]) if self._single else rebuilt
 
     def arrays(self) -> list[Array] | None:
         """The arrays from outside, as they are now; None if the function must be traced anew to know."""

@@ -10,10 +10,11 @@ import contextlib
 import functools
 import gc
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from shardwright.eager import mind_gathers
+from shardwright.errors import ProgramError
 from shardwright.plan import Step
 from shardwright.program.loops import lower_control
 from shardwright.program.node import Apply, Communicates, Control, Node, Pick, Program, Settle, noted
@@ -72,6 +73,18 @@ def lower(
     final.propagated = functools.partial(_labelled, program, known)
     final.notes = [*final.notes, *(conflicts(program, known) if lowered.partitioner.led else lowered.notes)]
     return final
+
+
+PLACEMENTS: dict[str, Callable[..., Program]] = {"propagate": lower}  # planners add theirs
+
+
+def lowering_of(placement: Any) -> Callable[..., Program]:
+    """How traced programs are laid out, by name; a function is taken as it is."""
+    if callable(placement):
+        return placement
+    if placement not in PLACEMENTS:
+        raise ProgramError(f"The placement {placement!r} is unknown. Use one of {', '.join(map(repr, PLACEMENTS))}.")
+    return PLACEMENTS[placement]
 
 
 class _Lowered(NamedTuple):

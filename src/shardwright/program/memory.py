@@ -2,14 +2,15 @@
 
 Each value counts as memory of its own, also where an engine may hold it as a view, except that a regrouped tensor is the memory
 of its operand. Arguments and constants belong to the
-caller and are held throughout, outputs until the end. A result that nothing reads is freed at once.
+caller and are held throughout, outputs until the end. A result that nothing reads is freed at once. Kernels that work block by
+block need a few blocks beside their results (`SCRATCH`).
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from shardwright.plan import Regroup
-from shardwright.program.node import Cond, Control, Given, Loop, Node, Pick, Program, Rounds, Type, programs_in
+from shardwright.program.node import Compute, Cond, Control, Given, Loop, Node, Pick, Program, Rounds, Type, programs_in
 
 
 class Memory(NamedTuple):
@@ -112,6 +113,8 @@ class Lifetimes:
             made = 0
             for value in self.makes[node]:
                 made += sizes[value]
+            if isinstance(node.what, Compute):
+                made += node.what.local.scratch
             during.append(held + (max(made, _inside(node.what)) if isinstance(node.what, Control) else made))
             held += self.growth(node)
             self.run(node)

@@ -97,7 +97,7 @@ class Partitioner:
         return result
 
     def _output(self, node: Node, there: Sharding | None) -> Node:
-        made = self.made[node]
+        made = self._read(node, None)
         if made.type.local is not None:
             return made
         assert made.type.sharding is not None
@@ -115,20 +115,28 @@ class Partitioner:
         if isinstance(what, Constant):
             return self.graph.add(what, (), node.types)
         if isinstance(what, Constrain):
-            return moved(self.graph, self.made[node.nodes[0]], what.sharding, node.source)
+            return moved(self.graph, self._read(node.nodes[0], node), what.sharding, node.source)
         if isinstance(what, Settle):
-            made = self.made[node.nodes[0]]
-            assert made.type.sharding is not None
-            return moved(self.graph, made, made.type.sharding.replace(partial=()), node.source)
+            return self._settled(node, what)
         if isinstance(what, Pick):
             return self.graph.pick(self.made[node.nodes[0]], what.which)
         if isinstance(what, Control):
             return self.control(node)
         if isinstance(what, ToLocal):
-            placed = moved(self.graph, self.made[node.nodes[0]], what.layout.sharding, node.source)
+            placed = moved(self.graph, self._read(node.nodes[0], node), what.layout.sharding, node.source)
             return self.graph.add(what, (placed,), node.types, node.source)
         assert isinstance(what, FromLocal | Each | LocalStep), what
         return self.graph.add(what, [self.made[x] for x in node.nodes], node.types, node.source)
+
+    def _read(self, value: Node, reader: Node | None) -> Node:
+        """A value as a node reads it, or as an output has it."""
+        return self.made[value]
+
+    def _settled(self, node: Node, what: Settle) -> Node:
+        """A value with its reduction done."""
+        made = self.made[node.nodes[0]]
+        assert made.type.sharding is not None
+        return moved(self.graph, made, made.type.sharding.replace(partial=()), node.source)
 
     def control(self, node: Node) -> Node:
         """A loop or a choice; `program.control` has how."""
@@ -151,12 +159,12 @@ class Partitioner:
     def _operation(self, node: Node, what: Apply) -> Node:
         operands = [self.made[x] if isinstance(x, Node) else x for x in node.inputs]
         wanted = (self._wanted(node),) if len(node.types) == 1 else ()
-        plan = plan_operation(what.name, _kinds(operands), what.attrs, wanted)
+        plan = plan_operation(what.name, kinds_of(operands), what.attrs, wanted)
         if plan.strategy.time:
             self._move_for_several(node)
             if any((x, node) in self._for_several for x in node.nodes):
                 operands = [self._for_several.get((x, node), y) for x, y in zip(node.inputs, operands, strict=True)]
-                plan = plan_operation(what.name, _kinds(operands), what.attrs, wanted)
+                plan = plan_operation(what.name, kinds_of(operands), what.attrs, wanted)
         if self.led:
             self._look_for_steering(node, plan)
         if plan.gathered_operands:
@@ -209,7 +217,7 @@ class Partitioner:
 
     def _plan_if(self, node: Node, value: Node, there: Sharding) -> OperationPlan:
         """The plan of an operation if a value that it reads were in another sharding."""
-        kinds = _kinds([self.made[x] if isinstance(x, Node) else x for x in node.inputs])
+        kinds = kinds_of([self.made[x] if isinstance(x, Node) else x for x in node.inputs])
         there_kind = layout_of(there, value.type.shape), value.type.dtype
         kinds = [there_kind if x is value else kind for x, kind in zip(node.inputs, kinds, strict=True)]
         wanted = (self._wanted(node),) if len(node.types) == 1 else ()
@@ -292,7 +300,8 @@ def _type(layout: Layout, dtype: Any) -> Type:
     return Type(layout.shape, dtype, layout.sharding)
 
 
-def _kinds(operands: Sequence[Any]) -> list[Any]:
+def kinds_of(operands: Sequence[Any]) -> list[Any]:
+    """The kinds of operands, as operations are planned for them."""
     return [_kind(x) if isinstance(x, Node) else x for x in operands]
 
 

@@ -72,6 +72,8 @@ class Row:
         """Why the chosen strategy won."""
         if self.chosen is None:
             return ""
+        if self.chosen.why:
+            return self.chosen.why
         others = [s for s in self.considered if s.placement != self.chosen.placement and s.idle == self.chosen.idle]
         if not others:
             return "it is the only one that leaves idle axes idle" if len(self.considered) > 1 else "it is the only one"

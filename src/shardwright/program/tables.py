@@ -1,6 +1,7 @@
 """The table of `explain`: steps of one source line together, equal layers once, in a hundred columns."""
 
 import html
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,15 @@ class Line:
     def inside(self) -> str:
         """The loops and branches that it is a part of."""
         return self.rows[0].inside
+
+    @property
+    def steps(self) -> "tuple[Line, ...]":
+        """Its steps one by one, if it has several."""
+        return tuple(Line((row,), self.times) for row in self.rows) if len(self.rows) > 1 else ()
+
+    def is_named(self, name: str) -> bool:
+        """Whether its source line or one of its steps has a name."""
+        return name in self.rows[0].source or any(name in row.label for row in self.rows)
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -114,8 +124,8 @@ def _longest(keys: Sequence[int]) -> tuple[int, int, int]:
     return best
 
 
-def text_of(rows: Sequence[Row]) -> list[str]:
-    """The table as lines of text, and the lines that cost most."""
+def text_of(rows: Sequence[Row], opened: str | None = None) -> list[str]:
+    """The table as lines of text, and the lines that cost most; below each line with a name `opened` its steps one by one."""
     blocks = lines_of(rows)
     found, inside = ["    " + _fitted(HEAD)], ""
     for block in blocks:
@@ -125,7 +135,13 @@ def text_of(rows: Sequence[Row]) -> list[str]:
             if line.inside not in ("", inside):  # a heading for what a loop or a branch does
                 found.append(f"{gutter:<4}{_cut(line.inside.rstrip(), 96)}")
             inside = line.inside
-            found.append(f"{gutter:<4}{_fitted((source, ('  ' if inside else '') + line.label, *rest))}".rstrip())
+            indent = "  " if inside else ""
+            found.append(f"{gutter:<4}{_fitted((source, indent + line.label, *rest))}".rstrip())
+            for step in line.steps if opened is not None and line.is_named(opened) else ():
+                _, _, *rest = step.cells
+                found.append(
+                    f"{'│' if line.times > 1 else '':<4}{_fitted(('', f'{indent}  · {step.label}', *rest))}".rstrip()
+                )
     every = [line for block in blocks for line in block]
     if len(every) > COSTLIEST:
         found += ["what takes longest:", *_costliest(every)]
@@ -141,12 +157,12 @@ def _costliest(lines: Sequence[Line]) -> Iterator[str]:
     total = sum(spent.values())
     for (source, label), seconds in sorted(spent.items(), key=lambda pair: -pair[1])[:COSTLIEST]:
         if seconds:
-            yield f"  {seconds / total:4.0%} {duration(seconds):>9}  {_cut(source, 24)}  {_cut(label, 50)}"
+            yield f"  {seconds / total:4.0%} {duration(seconds):>9}  {_cut_left(source, 24)}  {_cut(label, 50)}"
 
 
 def _fitted(cells: Sequence[str]) -> str:
     parts = (
-        cell.rjust(width) if 3 <= at < 6 else _cut(cell, width).ljust(width)
+        cell.rjust(width) if 3 <= at < 6 else (_cut_left if at == 0 else _cut)(cell, width).ljust(width)
         for at, (cell, width) in enumerate(zip(cells, WIDTHS, strict=True))
     )
     return "  ".join(parts).rstrip()
@@ -156,13 +172,19 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def _cut_left(text: str, width: int) -> str:
+    """A source without its beginning, so that its line number is there."""
+    return text if len(text) <= width else "…" + text[1 - width :]
+
+
 def wrapped(texts: Sequence[str]) -> list[str]:
     """Sentences in lines of at most a hundred columns."""
     found: list[str] = []
     for text in texts:
         indent = " " * (2 + len(text) - len(text.lstrip()))
-        found += textwrap.wrap(text, 100, subsequent_indent=indent, break_on_hyphens=False)
-    return found
+        kept = re.sub(r"(?<=\d) (?=[kMGTnmµ]?(B|s)\b)", "\u00a0", text)  # a number stays with its unit
+        found += textwrap.wrap(kept, 100, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace("\u00a0", " ") for line in found]
 
 
 def legend(rows: Sequence[Row]) -> list[str]:
@@ -180,16 +202,23 @@ def legend(rows: Sequence[Row]) -> list[str]:
 
 
 def page_of(rows: Sequence[Row], above: Sequence[str], below: Sequence[str]) -> str:
-    """The table as HTML, with paragraphs above and below."""
+    """The table as HTML, with paragraphs above and below; lines of several steps open."""
 
     def cells(some: Sequence[str], tag: str) -> str:
         return "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in some)
 
+    def row(line: Line, times: str) -> str:
+        source, label, *rest = line.cells
+        step = html.escape(label)
+        if line.steps:  # opens to its steps one by one
+            inner = "".join(f"<tr>{cells(step.cells[1:], 'td')}</tr>" for step in line.steps)
+            step = f"<details><summary>{step}</summary><table>{inner}</table></details>"
+        return f"<tr><td>{times}</td>{cells([source], 'td')}<td>{step}</td>{cells(rest, 'td')}</tr>"
+
     body = []
     for block in lines_of(rows):
         for at, line in enumerate(block):
-            times = f"×{line.times}" if line.times > 1 and at == 0 else ""
-            body.append(f"<tr><td>{times}</td>{cells(line.cells, 'td')}</tr>")
+            body.append(row(line, f"×{line.times}" if line.times > 1 and at == 0 else ""))
     head = f"<tr><th></th>{cells(HEAD, 'th')}</tr>"
     before, after = ("".join(f"<p>{html.escape(text)}</p>" for text in some) for some in (above, below))
     return f"{before}<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>{after}"

@@ -115,6 +115,10 @@ class JaxSpace:
             return _truncated(x, dtype)
         return strong(x, dtype)
 
+    def bitcast(self, x: Array, dtype: Any) -> Array:
+        """The same bits in another dtype of the same width."""
+        return lax.bitcast_convert_type(x, np.dtype(dtype))
+
     def full(self, shape: Sequence[int], value: Any, dtype: Any = None) -> Array:
         return jnp.broadcast_to(self.asarray(value, dtype), tuple(shape))
 
@@ -166,6 +170,17 @@ class JaxSpace:
             return jnp.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
         return jnp.matmul(a, b)
 
+    def grouped_matmul(self, x: Array, w: Array, first: Array, last: Array) -> Array:
+        """Rows first[g] to last[g] of x times w[g], for every g; zeros in all other rows.
+
+        The rows of the groups follow one another. `ragged_dot` wants the first of them in front.
+        """
+        begin, rows = jnp.min(first), jnp.arange(x.shape[0])
+        sizes = (last - first).astype(np.int32)
+        made = lax.ragged_dot(jnp.roll(x, -begin, axis=0), w, sizes)
+        made = jnp.where((rows < jnp.sum(sizes))[:, None], made, jnp.zeros((), made.dtype))
+        return jnp.roll(made, begin, axis=0).astype(x.dtype)
+
     # -- elements moved -----------------------------------------------------------------------------------------------
 
     def reshape(self, x: Array, shape: Sequence[int]) -> Array:
@@ -191,6 +206,21 @@ class JaxSpace:
 
     def take_along_axis(self, x: Array, indices: Array, axis: int) -> Array:
         return jnp.take_along_axis(x, indices, axis=axis, mode="clip")
+
+    def rows(self, x: Array, start: Any, count: int, axis: int) -> Array:
+        """Some rows of a dim, which begin at a position that may be traced."""
+        return lax.dynamic_slice_in_dim(x, start, count, axis % x.ndim)
+
+    def fold(self, turns: int, function: Any, carry: Any) -> Any:
+        """The last of what a function of a turn's number and of what the turn before gave gives."""
+        return function(0, carry) if turns == 1 else lax.fori_loop(0, turns, function, carry)
+
+    def over(self, turns: int, function: Any, axis: int) -> Any:
+        """The tuples of arrays that a function of a turn's number gives, joined along a dim; of one turn at least."""
+        if turns == 1:
+            return function(0)
+        found = (jnp.moveaxis(x, 0, axis) for x in lax.map(function, jnp.arange(turns)))
+        return tuple(jnp.reshape(x, (*x.shape[:axis], -1, *x.shape[axis + 2 :])) for x in found)
 
     def scatter_reduce(self, x: Array, rows: Array, updates: Array, op: str) -> Array:
         """Rows of x combined with rows of updates; several for one row are all combined."""

@@ -221,6 +221,26 @@ def _einsum(call: Call, kinds: Kinds, space: Space) -> Function | None:
     return contraction(call)
 
 
+def _attention(call: Call, kinds: Kinds, space: Space) -> Function | None:
+    """Torch's own, which is causal from the first position on, and either causal or masked."""
+    query, key, causal = *call.operands[:2], call.attrs["causal"]
+    whole = all(held.local_shape[-2] == held.shape[-2] for held in (query, key))
+    alike = len({held.local_shape[:-3] for held in call.operands[:3]}) == 1 and 0 not in (
+        *query.local_shape, *key.local_shape, *call.result.local_shape
+    )  # fmt: skip
+    if not alike or letter_of(kinds[0]) != "f":
+        return None
+    if causal and (not whole or query.shape[-2] != key.shape[-2] or len(kinds) > 3):
+        return None
+    attend, scale = torch.nn.functional.scaled_dot_product_attention, call.attrs["scale"]
+    shared = query.local_shape[-3] != key.local_shape[-3]
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, *mask: Tensor) -> Tensor:
+        return attend(q, k, v, mask[0] if mask else None, 0.0, causal, scale=scale, enable_gqa=shared)
+
+    return attention
+
+
 def _of_floats(function: Function) -> Make:
     return lambda call, kinds, space: function if letter_of(kinds[0]) == "f" else None
 
@@ -303,6 +323,7 @@ DIRECT: dict[str, Make] = {
     "sort": _sort,
     "argsort": _argsort,
     "einsum": _einsum,
+    "attention": _attention,
     "gelu": _of_floats(torch.nn.functional.gelu),
     "sigmoid": _of_floats(torch.sigmoid),
     "reshape": _reshape,

@@ -13,7 +13,7 @@ from shardwright.engines.torch.direct import direct
 from shardwright.engines.torch.elementwise import Function, function_of, kind_of, scalar
 from shardwright.engines.torch.host import letter_of, needs_host, on_host
 from shardwright.engines.torch.matrices import Fourier, Matrices
-from shardwright.kernels import NUMPY, Call
+from shardwright.kernels import NUMPY, Call, NumpySpace
 
 Axis = int | Sequence[int] | None
 _REDUCES = {"mul": "prod", "max": "amax", "min": "amin"}
@@ -66,6 +66,10 @@ class TorchSpace:
             x = x.real  # torch would warn
         return x.to(wanted)
 
+    def bitcast(self, x: Tensor, dtype: Any) -> Tensor:
+        """The same bits in another dtype of the same width."""
+        return x.view(torch_dtype(dtype))
+
     def full(self, shape: Sequence[int], value: Any, dtype: Any = None) -> Tensor:
         return self.asarray(value, dtype).expand(tuple(shape)).clone()
 
@@ -116,6 +120,14 @@ class TorchSpace:
             return torch.matmul(x, y)
         return self._product(x, y) if floats or self.device.type == "cpu" else self._host(np.matmul, x, y)
 
+    def grouped_matmul(self, x: Tensor, w: Tensor, first: Tensor, last: Tensor) -> Tensor:
+        """Rows first[g] to last[g] of x times w[g], for every g; zeros in all other rows."""
+        made = torch.zeros((len(x), w.shape[-1]), dtype=x.dtype, device=x.device)
+        for matrix, start, stop in zip(w, first.tolist(), last.tolist(), strict=True):
+            if start < stop:
+                made[start:stop] = self.matmul(x[start:stop], matrix)
+        return made
+
     # -- elements moved -------------------------------------------------------------------------------------------
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -153,6 +165,12 @@ class TorchSpace:
             return _moving(lambda bits: torch.gather(bits.expand(shape), axis, rows), x)
         except RuntimeError as error:
             raise IndexError(str(error)) from error
+
+    rows, fold = staticmethod(NumpySpace.rows), staticmethod(NumpySpace.fold)
+
+    def over(self, turns: int, function: Any, axis: int) -> Any:
+        """The tuples of tensors that a function of a turn's number gives, joined along a dim; of one turn at least."""
+        return tuple(torch.cat(some, dim=axis) for some in zip(*map(function, range(turns)), strict=True))
 
     def scatter_reduce(self, x: Tensor, rows: Tensor, updates: Tensor, op: str) -> Tensor:
         """Rows of x combined with rows of updates; several for one row are all combined."""

@@ -1,0 +1,190 @@
+"""Elimination: variables are minimised out one after the other, the one that touches the fewest combinations first.
+
+A step replaces the factors of a variable by one over its neighbours: the least over the variable's options of their sum. At the
+end a number is left, the least cost of all, and going back over the steps gives the options that attain it. Steps on
+equal tables are the same step, so the layers of a program are eliminated once.
+"""
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.planner.tables import Tables
+
+MOST = 10.0**7  # combinations of one step
+MOST_COMPARED = 40_000  # combinations of others for which options are compared
+Scope = tuple[int, ...]
+
+
+class Gone(NamedTuple):
+    """A variable that was minimised out: its neighbours then, and the table that replaced its factors."""
+
+    variable: int
+    others: Scope
+    table: int
+    options: tuple[list[int], ...]  # that the variable and each neighbour had then
+
+
+class Dead(NamedTuple):
+    """An option of a variable that is never better than another one, whatever the others choose."""
+
+    variable: int
+    option: int  # of those that the variable had at first
+    better: int
+
+
+class Elimination:
+    """Variables with numbers of options, and factors over them, of which some were minimised out."""
+
+    def __init__(self, tables: Tables, sizes: Sequence[int], factors: Sequence[tuple[Scope, int]]) -> None:
+        self.tables, self.sizes = tables, list(sizes)
+        count = len(self.sizes)
+        self.of: list[dict[int, None]] = [{} for _ in range(count)]  # the factors of each variable
+        self.near: list[set[int]] = [set() for _ in range(count)]
+        self.live: dict[int, tuple[Scope, int]] = {}
+        self.gone: list[Gone] = []
+        self.steps: list[Gone | Dead] = []  # all that was done
+        self.options = [list(range(n)) for n in self.sizes]  # that are left of each variable
+        self.left = set(range(count))
+        self.settled: list[int] = []  # tables of one number
+        self._next = 0
+        self._logs = [math.log(n) for n in self.sizes]
+        for scope, table in factors:
+            self._put(scope, table)
+
+    def _put(self, scope: Scope, table: int) -> None:
+        number = self._next
+        self._next += 1
+        self.live[number] = (scope, table)
+        for v in scope:
+            self.of[v][number] = None
+            self.near[v].update(scope)
+            self.near[v].discard(v)
+
+    def _weight(self, v: int) -> float:
+        logs = self._logs
+        return logs[v] + sum([logs[u] for u in self.near[v]])
+
+    def run(self, most: float = MOST, degree: float = math.inf) -> bool:
+        """Minimises out all variables that touch no more than so many combinations and so many others; whether any."""
+        before = len(self.left)
+        limit = math.log(most) + 1e-9
+        heap = [(self._weight(v), v) for v in self.left]
+        heapq.heapify(heap)
+        while heap:
+            weight, v = heapq.heappop(heap)
+            if v not in self.left:
+                continue
+            now = self._weight(v)
+            if now > weight + 1e-9:
+                heapq.heappush(heap, (now, v))
+            elif now > limit:
+                break
+            elif len(self.near[v]) <= degree:
+                for u in self._minimise(v):
+                    heapq.heappush(heap, (self._weight(u), u))
+        return len(self.left) < before
+
+    def _minimise(self, v: int) -> Scope:
+        """Replaces the factors of a variable by one over its neighbours."""
+        live, own = self.live, self.of[v]
+        found = sorted([(table, scope.index(v), scope) for scope, table in (live[f] for f in own)], key=_by_table)
+        local = {v: 0}
+        for _, _, scope in found:
+            for u in scope:
+                local.setdefault(u, len(local))
+        parts = tuple([(table, tuple([local[u] for u in scope])) for table, _, scope in found])
+        table = self.tables.least(parts, tuple([self.sizes[u] for u in local]))
+        others = tuple(local)[1:]
+        self.gone.append(Gone(v, others, table, tuple([self.options[u] for u in local])))
+        self.steps.append(self.gone[-1])
+        self.left.discard(v)
+        for f in own:
+            for u in live[f][0]:
+                if u != v:
+                    del self.of[u][f]
+            del live[f]
+        for u in others:
+            self.near[u].discard(v)
+        if others:
+            self._put(others, table)
+        else:
+            self.settled.append(table)
+        return others
+
+    def least(self) -> float:
+        """The cost of the best choice, in units; all variables must be gone."""
+        return float(sum(self.tables.values[table] for table in self.settled))
+
+    def choice(self, known: "Mapping[int, int] | None" = None) -> list[int]:
+        """The option of each variable that attains the least; of those left it must be known."""
+        picks, made = self.tables.picks, [0] * len(self.sizes)
+        for v, option in (known or {}).items():
+            made[v] = option
+        for v, others, table, (own, *near) in reversed(self.gone):
+            at = [
+                some.index(made[u]) if len(some) < some[-1] + 1 else made[u]
+                for u, some in zip(others, near, strict=True)
+            ]
+            made[v] = own[int(picks[table][tuple(at)])]
+        return made
+
+    # -- dead ends ----------------------------------------------------------------------------------------------------
+
+    def without_dead_ends(self) -> bool:
+        """Takes away options that another one is never worse than; whether there were any."""
+        found = False
+        for v in sorted(self.left):
+            if self.sizes[v] > 1 and self.of[v]:
+                gain = self._gains(v)
+                alive = np.ones(self.sizes[v], bool)
+                for k in range(self.sizes[v] - 1, -1, -1):  # of equals the first stays
+                    better = np.flatnonzero(alive & (gain[k] >= 0))
+                    better = better[better != k]
+                    if len(better):
+                        alive[k] = False
+                        self.steps.append(Dead(v, self.options[v][k], self.options[v][int(better[0])]))
+                if not alive.all():
+                    found = True
+                    self._keep(v, np.flatnonzero(alive))
+        return found
+
+    def _gains(self, v: int) -> NDArray[np.float64]:
+        """For each pair of options by how much the first costs more than the second at least, whatever others choose."""
+        n = self.sizes[v]
+        gain = np.zeros((n, n))
+        for f in self.of[v]:
+            scope, table = self.live[f]
+            rows = np.moveaxis(self.tables.values[table], scope.index(v), 0).reshape(n, -1)
+            if rows.shape[1] > MOST_COMPARED:
+                return np.full((n, n), -np.inf)
+            for k in range(n):
+                with np.errstate(invalid="ignore"):
+                    more = rows[k][None] - rows
+                more[:, np.isinf(rows[k])] = np.inf  # impossible anyway
+                worst = more.min(axis=1)
+                never = np.isneginf(worst) | np.isneginf(
+                    gain[k]
+                )  # somewhere the second is impossible and the first is not
+                gain[k] = np.where(never, -np.inf, np.where(never, 0.0, gain[k]) + np.where(never, 0.0, worst))
+        return gain
+
+    def _keep(self, v: int, kept: NDArray[np.int64]) -> None:
+        self.options[v] = [self.options[v][k] for k in kept]
+        self.sizes[v], self._logs[v] = len(kept), math.log(len(kept))
+        for f in self.of[v]:
+            scope, table = self.live[f]
+            self.live[f] = scope, self.tables.some(table, scope.index(v), kept)
+
+
+def _by_table(entry: tuple[int, int, Scope]) -> tuple[int, int, int]:
+    return entry[0], entry[1], len(entry[2])
+
+
+def cost(tables: Tables, factors: Sequence[tuple[Scope, int]], choice: Sequence[int]) -> float:
+    """What a choice costs, in seconds."""
+    return math.fsum([tables.exact[table][tuple([choice[v] for v in scope])] for scope, table in factors])

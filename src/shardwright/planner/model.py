@@ -1,0 +1,285 @@
+"""The model: what there is to choose for a program, and what every choice costs.
+
+A variable is where a value lies or how an operation runs; a factor is what a choice of one or two variables costs.
+docs/planning.md says what is chosen from. The cost of a choice is what `explain` shows of the program that follows from it.
+"""
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardwright.plan import Each, FromLocal, LocalStep, ToLocal, move_matrix, options_of, places
+from shardwright.planner.tables import Tables
+from shardwright.program.control_cost import controlled
+from shardwright.program.node import Apply, Constant, Constrain, Control, Input, Node, Pick, Program, Settle
+from shardwright.sharding import Sharding
+
+Shardings = tuple[Sharding, ...]
+DIGITS = 50  # of a sum of all costs that are exact
+
+
+@dataclass
+class Variable:
+    """Something to choose: a node, a place for several readers of one (`hub`), or where an output lies."""
+
+    kind: str  # "node", "hub", "output"
+    node: Node
+    options: Sequence[Any]
+    number: int = 0  # of an output, or of a hub among those of a node
+
+
+class Value(NamedTuple):
+    """A value that can be read: the variable that says where it lies, and for each of its options where that is."""
+
+    variable: int
+    where: Shardings
+
+
+@dataclass
+class Model:
+    """Variables and factors of a program."""
+
+    program: Program
+    tables: Tables
+    variables: list[Variable] = field(default_factory=list)
+    factors: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
+    constant: float = 0.0  # seconds that no choice changes
+    of_node: dict[Node, int] = field(default_factory=dict)
+    hubs: dict[Node, list[int]] = field(default_factory=dict)
+    outputs: list[int | None] = field(default_factory=list)
+    inputs: dict[Node, int] = field(default_factory=dict)
+    held: dict[int, list[int]] = field(default_factory=dict)  # of inputs and constants: the bytes of each option
+    edges: list[tuple[int, int, Node, int]] = field(default_factory=list)  # from, to, the value, the operand's number
+    wheres: list[tuple[Shardings, Shardings]] = field(default_factory=list)  # of edges: where each option has the value
+
+
+class Builder:
+    """Makes the model of a program whose inputs, and perhaps outputs, have shardings or are open.
+
+    `most` is the largest number of bytes that a device may hold of one step's operands and results; `exact` has the moves that
+    must be priced exactly even if that takes long.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        fixed: Mapping[Node, Sharding],
+        outputs: Sequence[Sharding | None],
+        hubs: Mapping[tuple[Node, int], Sequence[tuple[Node, int]]],
+        most: float = math.inf,
+        exact: Container[Any] = (),
+    ) -> None:
+        self.exact = exact
+        self.program, self.mesh, self.fixed, self.wanted, self.most = program, program.mesh, fixed, outputs, most
+        self.more_hubs = hubs
+        self.reads = program.reads
+        self.values: dict[Node, Value] = {}
+        self._moves: dict[Any, int] = {}
+        self._unary: dict[Any, int] = {}
+        self._lists: dict[Shardings, int] = {}
+        self._places: dict[tuple[int, ...], Shardings] = {}
+        self._options: dict[Any, Any] = {}
+        self._several: dict[tuple[Node, Node], Value] = {}
+
+    def build(self) -> Model:
+        """The model."""
+        self.model = Model(self.program, Tables(self._unit()))
+        for node in self.program.nodes:
+            self._add(node)
+        for number, (node, there) in enumerate(zip(self.program.outputs, self.wanted, strict=True)):
+            self._output(number, node, there)
+        return self.model
+
+    def _unit(self) -> float:
+        """The unit of costs: small against the time of the program, large enough for exact sums."""
+        chip = self.mesh.hardware.chip
+        whole = sum(t.dtype.itemsize * math.prod(t.shape) for node in self.program.nodes for t in node.types)
+        work = sum(
+            o[-1].seconds for node in self.program.nodes if isinstance(node.what, Apply) and (o := self._of(node))
+        )
+        slow = max((link.latency for link in self.mesh.links.values()), default=0.0)
+        pace = max((1 / link.bandwidth for link in self.mesh.links.values()), default=0.0)
+        bound = 4 * (work + whole / chip.memory_bandwidth + whole * pace + 8 * slow * len(self.program.nodes)) + 1e-9
+        return 2.0 ** (math.ceil(math.log2(bound)) - DIGITS)
+
+    # -- variables ----------------------------------------------------------------------------------------------------
+
+    def _variable(self, variable: Variable, seconds: Any, key: Any = None) -> int:
+        model, number = self.model, len(self.model.variables)
+        model.variables.append(variable)
+        table = self._unary.get(key) if key is not None else None
+        if table is None:
+            table = model.tables.seconds(seconds)
+            if key is not None:
+                self._unary[key] = table
+        model.factors.append(((number,), table))
+        return number
+
+    def _everywhere(self, shape: tuple[int, ...]) -> Shardings:
+        found = self._places.get(shape)
+        if found is None:
+            found = self._places[shape] = places(self.mesh, shape)
+        return found
+
+    def _add(self, node: Node) -> None:
+        what = node.what
+        if node.type.local is not None or isinstance(what, LocalStep | ToLocal):
+            self._add_local(node)
+        elif isinstance(what, Input | Constant):
+            self._add_input(node)
+        elif isinstance(what, Apply):
+            self._add_operation(node) if node.nodes else self._add_made(node)
+        elif isinstance(what, Constrain):
+            self._add_place(node, (what.sharding.for_shape(node.type.shape),))
+        elif isinstance(what, Settle):
+            self._add_place(node, self._everywhere(node.type.shape))
+        elif isinstance(what, Pick):
+            self._add_pick(node, what.which)
+        elif isinstance(what, Control):
+            self._add_control(node)
+        else:
+            assert isinstance(what, FromLocal | Each), what
+            self._add_local(node)
+
+    def _add_input(self, node: Node) -> None:
+        kind = node.type
+        given = self.fixed.get(node) or kind.sharding
+        where = (given.for_shape(kind.shape),) if given is not None else self._everywhere(kind.shape)
+        number = self._variable(Variable("node", node, where), np.zeros(len(where)), ("free", len(where)))
+        if isinstance(node.what, Input):
+            self.model.inputs[node] = number
+        self.model.held[number] = [s.local_size(kind.shape) * kind.dtype.itemsize for s in where]
+        self._made(node, number, where)
+
+    def _add_made(self, node: Node) -> None:
+        """An operation without operands: each device makes its own part, anywhere."""
+        where, kind = self._everywhere(node.type.shape), node.type
+        chip, size = self.mesh.hardware.chip, kind.dtype.itemsize
+        seconds = [chip.seconds(0.0, s.local_size(kind.shape) * size, kind.dtype) for s in where]
+        self._made(node, self._variable(Variable("node", node, where), seconds), where)
+
+    def _of(self, node: Node) -> Any:
+        """The options of an operation on operands."""
+        kinds = [x.type[:2] if isinstance(x, Node) else x for x in node.inputs]
+        key = (node.what.name, node.what.attrs.key, *[k if isinstance(k, tuple) else (type(k), repr(k)) for k in kinds])
+        found = self._options.get(key)
+        if found is None:
+            found = options_of(node.what.name, kinds, node.what.attrs, self.mesh) if node.nodes else ()
+            fits = tuple(option for option in found if option.memory <= self.most)
+            found = self._options[key] = fits or found
+        return found
+
+    def _add_operation(self, node: Node) -> None:
+        options = self._of(node)
+        number = self._variable(Variable("node", node, options), [o.seconds for o in options], id(options))
+        for at, x in enumerate(node.nodes):
+            self._read(x, node, number, self._where(options, "operands", at), at)
+        self.model.of_node[node] = number
+        if len(node.types) == 1:
+            self._made(node, number, self._where(options, "results", 0))
+
+    def _where(self, options: Any, kind: str, at: int) -> Shardings:
+        key = (id(options), kind, at)
+        found = self._options.get(key)
+        if found is None:
+            found = self._options[key] = tuple(getattr(option, kind)[at] for option in options)
+        return found
+
+    def _add_pick(self, node: Node, which: int) -> None:
+        (whole,) = node.nodes
+        number = self.model.of_node[whole]
+        options = self.model.variables[number].options
+        self._made(node, number, self._where(options, "results", which))
+
+    def _add_place(self, node: Node, where: Shardings) -> None:
+        """A value that is moved to where it is to lie."""
+        number = self._variable(Variable("node", node, where), np.zeros(len(where)), ("free", len(where)))
+        self._read(node.nodes[0], node, number, where, 0)
+        self._made(node, number, where)
+
+    def _add_control(self, node: Node) -> None:
+        """A loop or a choice, as propagation lays it out."""
+        option = controlled(self.program, node, self.fixed)
+        number = self._variable(Variable("node", node, (option,)), [option.seconds])
+        for at, x in enumerate(node.nodes):
+            self._read(x, node, number, (option.operands[at],), at)
+        self.model.of_node[node] = number
+        if len(node.types) == 1:
+            self._made(node, number, (option.results[0],))
+
+    def _add_local(self, node: Node) -> None:
+        """Steps on tensors per device: nothing is to be chosen."""
+        what, chip = node.what, self.mesh.hardware.chip
+        if isinstance(what, ToLocal):
+            where = (what.layout.sharding,)
+            number = self._variable(Variable("node", node, where), [0.0])
+            self._read(node.nodes[0], node, number, where, 0)
+        elif isinstance(what, LocalStep):
+            self.model.constant += what.time
+        elif isinstance(what, Each):
+            moved = sum(x.type.local_bytes for x in node.nodes) + sum(kind.local_bytes for kind in node.types)
+            self.model.constant += chip.seconds(0.0, moved, node.types[0].dtype if node.types else "float32")
+        elif isinstance(what, FromLocal):
+            assert node.type.sharding is not None
+            where = (node.type.sharding,)
+            self._made(node, self._variable(Variable("node", node, where), [0.0]), where)
+
+    # -- who reads what -----------------------------------------------------------------------------------------------
+
+    def _made(self, node: Node, number: int, where: Shardings) -> None:
+        """A value is there; if several read it, it may be moved once for all."""
+        self.model.of_node[node] = number
+        value = Value(number, where)
+        if self.reads[node] + self.program.outputs.count(node) > 1:
+            value = self._hub(node, value, 0)
+            for at, readers in enumerate(self._readers(node), 1):
+                own = self._hub(node, value, at)
+                self._several.update({(node, reader): own for reader in readers})
+        self.values[node] = value
+
+    def _readers(self, node: Node) -> list[list[Node]]:
+        found, at = [], 1
+        while (node, at) in self.more_hubs:
+            found.append([reader for reader, _ in self.more_hubs[node, at]])
+            at += 1
+        return found
+
+    def _hub(self, node: Node, value: Value, number: int) -> Value:
+        known = dict.fromkeys(value.where)
+        where = (*known, *(s for s in self._everywhere(node.type.shape) if s not in known))
+        hub = self._variable(Variable("hub", node, where, number), np.zeros(len(where)), ("free", len(where)))
+        self.model.hubs.setdefault(node, []).append(hub)
+        self._edge(value, hub, where, node, -1)
+        return Value(hub, where)
+
+    def _read(self, node: Node, reader: Node, number: int, where: Shardings, at: int) -> None:
+        self._edge(self._several.get((node, reader), self.values[node]), number, where, node, at)
+
+    def _edge(self, value: Value, number: int, where: Shardings, node: Node, at: int) -> None:
+        kind = node.type
+        table = self._moved(value.where, where, kind.shape, kind.dtype)
+        self.model.factors.append(((value.variable, number), table))
+        self.model.edges.append((value.variable, number, node, at))
+        self.model.wheres.append((value.where, where))
+
+    def _moved(self, before: Shardings, after: Shardings, shape: tuple[int, ...], dtype: Any) -> int:
+        key = (self._listed(before), self._listed(after), shape, dtype)
+        found = self._moves.get(key)
+        if found is None:
+            found = self._moves[key] = self.model.tables.seconds(move_matrix(before, after, shape, dtype, self.exact))
+        return found
+
+    def _listed(self, where: Shardings) -> int:
+        return self._lists.setdefault(where, len(self._lists))
+
+    def _output(self, number: int, node: Node, there: Sharding | None) -> None:
+        if node.type.local is not None:
+            self.model.outputs.append(None)
+            return
+        where = (there.for_shape(node.type.shape),) if there is not None else self._everywhere(node.type.shape)
+        own = self._variable(Variable("output", node, where, number), np.zeros(len(where)), ("free", len(where)))
+        self._edge(self.values[node], own, where, node, -1)
+        self.model.outputs.append(own)

@@ -1,0 +1,358 @@
+"""`auto` and `Plan`: the best placement of a function's arguments and of all that is computed from them, with its proof."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from numbers import Real
+from typing import Any
+
+from shardwright.errors import PlanError, ProgramError, ShardingError
+from shardwright.mesh import Mesh
+from shardwright.planner.certificate import Certificate
+from shardwright.planner.comparing import Comparison, Other, Standing
+from shardwright.planner.searching import Found, Search
+from shardwright.program import SJIT, Explanation, sjit
+from shardwright.program.lowered import TracedCall
+from shardwright.program.lowering import PLACEMENTS
+from shardwright.program.node import Node, Program
+from shardwright.program.planned import partition_by
+from shardwright.program.rows import duration, size
+from shardwright.rules import ShardingRule, TreePathShardingRule
+from shardwright.sharding import P, Sharding, describe
+from shardwright.trees import unflatten
+
+OVERLAPS = ("none", "ideal")
+MOST_NAMES = 20  # that an error lists
+
+
+class Plan:
+    """The best placement of a function on a mesh. Made by `auto`.
+
+    Names are those of parameters, then the path inside: `params/layers/0/wo`.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], mesh: Mesh, call: TracedCall, search: Search, overlap: str
+    ) -> None:
+        self.function, self.mesh, self.overlap = function, mesh, overlap
+        self._call, self._search = call, search
+        self.found: Found = search.best()
+
+    # -- what was found -----------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the function's inputs."""
+        return tuple(self._call.names)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs, by name."""
+        return {name: node.type.shape for name, node in self._inputs.items()}
+
+    def is_fixed(self, name: str) -> bool:
+        """Whether an input lies where it was said to."""
+        return _known(name, self._inputs) in self._search.fixed
+
+    @cached_property
+    def places(self) -> dict[str, Sharding]:
+        """Where each input lies, by name."""
+        return {name: self.found.placed(node) for name, node in self._inputs.items()}
+
+    @cached_property
+    def _inputs(self) -> dict[str, Node]:
+        return dict(zip(self._call.names, self._call.program.inputs, strict=True))
+
+    @property
+    def shardings(self) -> Any:
+        """The shardings as a tree like the arguments; None for arguments that are not arrays."""
+        found: list[Any] = [None] * len(self._call.leaves)
+        for at, sharding in zip(self._call.arrays, self.places.values(), strict=True):
+            found[at] = sharding
+        args, _ = unflatten(self._call.structure, found)
+        return args
+
+    def rules(self, parameter: str | None = None) -> TreePathShardingRule:
+        """A rule that gives every input its place in this plan: for `auto` and `sjit`; of one parameter for its tree alone.
+
+        A pattern that matches no leaf is an error, so the rule of all inputs does not fit the tree of one parameter:
+        write `match_sharding_rule(plan.rules("params"), params, mesh)`.
+        """
+        heads = list(dict.fromkeys(name.partition("/")[0] for name in self.places))
+        if parameter is not None and parameter not in heads:
+            raise PlanError(
+                f"The function has no parameter {parameter!r} with arrays. It has {', '.join(map(repr, heads))}."
+            )
+        wanted = heads if parameter is None else [parameter]
+        places = {name: s.spec for name, s in self.places.items() if name.partition("/")[0] in wanted}
+        return TreePathShardingRule(*rules_of(places))
+
+    def explain(self) -> Explanation:
+        """What the planned program does: every step, what it moves and holds."""
+        return self.found.explanation
+
+    @property
+    def time(self) -> float:
+        """Seconds of the planned program, as `explain` adds them up."""
+        return self.found.time if self.overlap == "none" else self.explain().seconds(self.overlap)
+
+    @property
+    def bound(self) -> float:
+        """Seconds that no plan takes less than, if it holds no more bytes of inputs than `budget`."""
+        return self.found.bound if self.overlap == "none" else self.found.bound / 2
+
+    @property
+    def budget(self) -> float:
+        """The bytes of inputs and constants on a device that `bound` is for."""
+        return self.found.solution.proof.budget
+
+    @property
+    def gap(self) -> float:
+        """By what part the plan may take longer than the best."""
+        return max(self.time / self.bound - 1, 0.0) if self.bound else 0.0
+
+    @property
+    def memory(self) -> int:
+        """The most bytes that a device holds at a time."""
+        return self.explain().peak_bytes
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """What proves the bound; its `check` recomputes every price and trusts nothing that the search made."""
+        found, proof = self.found, self.found.solution.proof
+        return Certificate(
+            found.program, found.fixed, tuple(found.outputs), found.hubs, found.exact, found.limit, tuple(proof.steps),
+            proof.tables, proof.unit, proof.price, proof.budget, found.bound,
+        )  # fmt: skip
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def why_not(self, name: str, spec: "P | Sharding") -> Other:
+        """What the best plan costs if one input lies elsewhere: solved again, exactly."""
+        node = _known(name, self._inputs)
+        there = _sharding(spec, self.mesh, node, name)
+        given = self._search.fixed.get(node)
+        if given is not None and given is not there:
+            raise PlanError(f"{name!r} is fixed at {given.spec}: another place for it can't be asked about.")
+        return Other(name, there.spec, self._search.best({node: there}), self.found)
+
+    def compare(self, placements: Mapping[str, Any]) -> Comparison:
+        """Placements written by hand, each a rule or a mapping from names, under the same prices, beside this plan.
+
+        What they say nothing of is placed as well as can be. They may hold more than the plan may: the table says so.
+        """
+        rows = [Standing.of("planned", self.found)]
+        for title, rules in placements.items():
+            fixed = _by_rules(rules, self._inputs, self.mesh)
+            for node, there in fixed.items():
+                given = self._search.fixed.get(node)
+                if given is not None and given is not there:
+                    name = self._search.names[node]
+                    raise PlanError(f"{title}: {name!r} is fixed at {given.spec}, and the rules have {there.spec}.")
+            rows.append(Standing.of(title, self._search.unlimited.best(fixed)))
+        return Comparison(tuple(rows), self.bound, self._search.limit)
+
+    def sjit(self) -> SJIT:
+        """The planned program: arguments like those it was planned for run it, others are planned anew with the same
+        shardings where they have them."""
+        return sjit(self.function, mesh=self.mesh, placement=self._lowering)
+
+    def _lowering(self, program: Program, placed: Sequence[Any], outputs: Sequence[Any]) -> Program:
+        mine = self._call.program
+        if len(program.nodes) == len(mine.nodes) and program.lines() == mine.lines():
+            return self._again(program)
+        names = dict(zip(program.names, program.inputs, strict=True))
+        fixed = {names[name]: s.for_shape(names[name].type.shape) for name, s in self.places.items() if name in names}
+        return Search(program, fixed, outputs, self._search.limit).best().lowered
+
+    def _again(self, program: Program) -> Program:
+        """The planned program on another trace of the same function."""
+        if program is self._call.program:
+            return self.found.lowered
+        same = dict(zip(self._call.program.nodes, program.nodes, strict=True))
+        found = self.found
+        moved = found.decision.on(same)
+        final = partition_by(program, moved, {same[node]: s for node, s in found.fixed.items()})
+        final.stages = {"traced": program, "partitioned": final, "final": final}
+        return final
+
+    def __str__(self) -> str:
+        gap = f", {100 * self.gap:.2g} % above the bound" if self.gap > 1e-6 else ", which is the bound"
+        lines = [
+            f"{name}: {text}{f' (× {count})' if count > 1 else ''}" for (name, text), count in self._folded().items()
+        ]
+        return "\n".join([*lines, f"{duration(self.time)}{gap}; a device holds at most {size(self.memory)}"])
+
+    def _folded(self) -> dict[tuple[str, str], int]:
+        """Inputs and where they lie, those that differ only in numbers once, with how many there are."""
+        found: dict[tuple[str, str], int] = {}
+        for name, sharding in self.places.items():
+            kind = self._inputs[name].type
+            key = re.sub(r"(^|/)\d+(?=/|$)", r"\1*", name), describe(sharding, kind.shape, kind.dtype)
+            found[key] = found.get(key, 0) + 1
+        return found
+
+
+def auto(
+    fn: Callable[..., Any],
+    mesh: Mesh,
+    *args: Any,
+    memory: float | None = None,
+    fixed: "Mapping[str, P | Sharding] | None" = None,
+    rules: Any = None,
+    overlap: str = "none",
+) -> Plan:
+    """The placement of a function's arguments, and of all that is computed from them, that takes least time.
+
+    >>> import numpy as np
+    >>> from shardwright import ShapeDtype
+    >>> mesh = Mesh(dp=2, tp=4, hardware="h100")
+    >>> x, w = ShapeDtype((512, 4096), np.float32), ShapeDtype((4096, 4096), np.float32)
+    >>> plan = auto(lambda x, w: x @ w, mesh, x, w, fixed={"x": P("dp")})
+    >>> plan.places["w"].spec, plan.gap
+    (P(None, None), 0.0)
+
+    - Arguments may be abstract; arrays that have shardings keep them.
+    - `fixed` has shardings by name, `rules` a sharding rule (or a mapping from names); what they say nothing of is open.
+    - `memory` is what a device may hold, in bytes; the chip's by default.
+    - `overlap`: "ideal" counts communication and independent computation at once.
+    """
+    if overlap not in OVERLAPS:
+        raise PlanError(f"The overlap {overlap!r} is unknown. Use one of {', '.join(map(repr, OVERLAPS))}.")
+    if not isinstance(mesh, Mesh):
+        raise PlanError(f"auto(fn, mesh, *args) plans for a mesh; got {mesh!r} in its place.")
+    if memory is not None and (not isinstance(memory, Real) or not memory > 0):
+        raise PlanError(f"memory is how many bytes a device may hold, a positive number such as 80e9; got {memory!r}.")
+    if hasattr(fn, "planned"):  # an imported model: its parameters come first
+        fn, args, _ = fn.planned(*args)
+    jit = fn if isinstance(fn, SJIT) else sjit(fn, mesh=mesh)
+    if jit.mesh is not None and jit.mesh != mesh:
+        raise PlanError(f"The function is jitted for {jit.mesh}; it can't be planned for {mesh}.")
+    call = TracedCall(jit, args, {}, mesh)
+    if not call.arrays:
+        raise ProgramError(f"auto places the arrays that a function works on, and {jit.__name__} got none.")
+    inputs = dict(zip(call.names, call.program.inputs, strict=True))
+    found = {
+        node: s.for_shape(node.type.shape)
+        for node, s in zip(inputs.values(), call.placed, strict=True)
+        if s is not None
+    }
+    for name, spec in (fixed or {}).items():
+        node = _known(name, inputs)
+        there = _sharding(spec, mesh, node, name)
+        if found.get(node, there) is not there:
+            raise PlanError(f"{name!r} comes as {found[node].spec} and is fixed at {there.spec}: say one of them.")
+        found[node] = there
+    for node, there in _by_rules(rules, inputs, mesh).items():
+        if found.get(node, there) is not there and node not in {_known(n, inputs) for n in (fixed or {})}:
+            name = next(name for name, known in inputs.items() if known is node)
+            raise PlanError(f"{name!r} comes as {found[node].spec}, and the rules have {there.spec}: say one of them.")
+        found.setdefault(node, there)
+    limit = mesh.hardware.chip.memory if memory is None else float(memory)
+    return Plan(jit.function, mesh, call, Search(call.program, found, call.out_shardings, limit), overlap)
+
+
+def searched(
+    program: Program, placed: Sequence[Sharding | None], outputs: Sequence[Sharding | None] | None = None
+) -> Program:
+    """A traced program with its best plan, its inputs as they are given; for `sjit(…, placement="search")`."""
+    fixed = {n: s.for_shape(n.type.shape) for n, s in zip(program.inputs, placed, strict=True) if s is not None}
+    wanted = outputs or [None] * len(program.outputs)
+    return Search(program, fixed, wanted, program.mesh.hardware.chip.memory).best().lowered
+
+
+PLACEMENTS["search"] = searched
+
+
+# -- names and rules --------------------------------------------------------------------------------------------------
+
+
+def _known(name: str, inputs: Mapping[str, Node]) -> Node:
+    if name not in inputs:
+        raise PlanError(f"The function has no input {name!r}. Its inputs are {_listed(inputs)}.")
+    return inputs[name]
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names in words, of many the first."""
+    first, *more = [repr(name) for name in names]
+    shown = [first, *more[: MOST_NAMES - 1]]
+    return ", ".join(shown) + (f" and {len(more) + 1 - MOST_NAMES} more" if len(more) >= MOST_NAMES else "")
+
+
+def _sharding(spec: Any, mesh: Mesh, node: Node, name: str) -> Sharding:
+    try:
+        sharding = spec if isinstance(spec, Sharding) else Sharding(mesh, spec)
+        if sharding.mesh != mesh:
+            raise ShardingError(f"it is on {sharding.mesh}, not on {mesh}.")
+        return sharding.for_shape(node.type.shape)
+    except ShardingError as error:
+        raise PlanError(f"{name!r}: {error}") from error
+
+
+def _by_rules(rules: Any, inputs: Mapping[str, Node], mesh: Mesh) -> dict[Node, Sharding]:
+    """Where rules place inputs; those that they say nothing of are left out."""
+    if rules is None:
+        return {}
+    if isinstance(rules, Mapping):
+        return {_known(name, inputs): _sharding(spec, mesh, _known(name, inputs), name) for name, spec in rules.items()}
+    if not isinstance(rules, ShardingRule):
+        raise PlanError(f"Rules are a sharding rule, or a mapping from names to P(…); got {rules!r}.")
+    paths = {}  # as rules see them: the dots of torch's names may be slashes
+    for name in inputs:
+        found = [path for path in (name, name.replace(".", "/")) if rules.matches(path)]
+        if found:
+            paths[name] = found[0]
+    if not paths:
+        raise PlanError(f"The rules match no input. The inputs are {_listed(inputs)}; the rules are {rules!r}.")
+    specs = rules.specs_of(list(paths.values()), [_Leaf(inputs[name]) for name in paths], mesh)
+    return {
+        inputs[name]: _sharding(spec, mesh, inputs[name], name)
+        for name, spec in zip(paths, specs, strict=True)
+        if spec is not None
+    }
+
+
+class _Leaf:
+    """An input as rules look at it."""
+
+    def __init__(self, node: Node) -> None:
+        self.shape, self.dtype, self.ndim = node.type.shape, node.type.dtype, len(node.type.shape)
+
+
+def _pattern(name: str) -> str:
+    """A name as a regular expression in which numbers are any; the parameter's name may be left out."""
+    head, *rest = name.split("/")
+    parts = [r"\d+" if part.isdigit() else re.escape(part) for part in rest]
+    return f"^({re.escape(head)}/)?{'/'.join(parts)}$" if parts else f"^{re.escape(head)}$"
+
+
+def rules_of(specs: Mapping[str, P]) -> list[tuple[str, P]]:
+    """Patterns that give every name its spec; names that differ only in numbers share one if their specs do.
+
+    >>> rules_of({"p/0/w": P("x"), "p/1/w": P("x"), "ids": P()})
+    [('^(p/)?\\\\d+/w$', P('x')), ('^ids$', P())]
+    """
+    groups: dict[str, dict[str, P]] = {}
+    for name, spec in specs.items():
+        groups.setdefault(_pattern(name), {})[name] = spec
+    bare: dict[str, set[str]] = {}  # what patterns match without the parameter's name
+    for pattern in groups:
+        bare.setdefault(pattern.partition(")?")[2] or pattern, set()).add(pattern)
+    found: list[tuple[str, P]] = []
+    for pattern, some in groups.items():
+        alone = len(bare[pattern.partition(")?")[2] or pattern]) == 1
+        shown = pattern if alone else pattern.replace("/)?", "/)", 1)
+        counts: dict[P, int] = {}
+        for spec in some.values():
+            counts[spec] = counts.get(spec, 0) + 1
+        usual = max(counts, key=counts.__getitem__)
+        for name, spec in some.items():
+            if spec != usual:
+                head, _, rest = name.partition("/")
+                exact = (
+                    f"^({re.escape(head)}/){'?' if alone else ''}{re.escape(rest)}$" if rest else f"^{re.escape(head)}$"
+                )
+                found.append((exact, spec))
+        found.append((shown, usual))
+    return found

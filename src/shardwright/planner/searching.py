@@ -1,0 +1,205 @@
+"""From a traced program to the best plan of it: model, solution, decision, partitioned program, within a limit of memory."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from shardwright.errors import PlanError
+from shardwright.plan import is_exact
+from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of, moves_of
+from shardwright.planner.model import Builder, Model
+from shardwright.planner.solving import Solution, Solver
+from shardwright.program import Explanation, explained
+from shardwright.program.node import Control, Node, Program
+from shardwright.program.planned import Decision, partition_by
+from shardwright.program.rows import size
+from shardwright.sharding import Sharding
+
+ROUNDS = 8  # of lowering the budget for what is held throughout
+SPARE = 0.999  # of a budget: what rounding may take
+
+
+@dataclass
+class Found:
+    """The best plan of a program under a limit, and all that it follows from."""
+
+    program: Program
+    fixed: dict[Node, Sharding]
+    outputs: Sequence[Sharding | None]
+    limit: float
+    model: Model
+    hubs: Hubs
+    exact: frozenset[Moved]
+    solution: Solution
+
+    @cached_property
+    def decision(self) -> Decision:
+        """Where everything lies."""
+        return decision_of(self.model, self.solution.choice, self.hubs)
+
+    @cached_property
+    def lowered(self) -> Program:
+        """The program on shards."""
+        final = partition_by(self.program, self.decision, self.fixed)
+        final.stages = {"traced": self.program, "partitioned": final, "final": final}
+        return final
+
+    @cached_property
+    def explanation(self) -> Explanation:
+        """What the program does and takes."""
+        return explained(self.lowered)
+
+    @property
+    def time(self) -> float:
+        """Seconds."""
+        return self.solution.cost + self.model.constant
+
+    @property
+    def bound(self) -> float:
+        """Seconds that no plan within the budget beats."""
+        return self.solution.bound + self.model.constant
+
+    def placed(self, node: Node) -> Sharding:
+        """Where an input lies."""
+        variable = self.model.inputs[node]
+        found: Sharding = self.model.variables[variable].options[self.solution.choice[variable]]
+        return found
+
+
+class Search:
+    """Looks for the best plans of one program: of all, and of those with one thing more fixed."""
+
+    def __init__(
+        self, program: Program, fixed: Mapping[Node, Sharding], outputs: Sequence[Sharding | None], limit: float
+    ) -> None:
+        self.program, self.fixed, self.outputs, self.limit = program, dict(fixed), outputs, limit
+        self.names = dict(zip(program.inputs, program.names, strict=True))
+        self.hubs: Hubs = {}
+        self.exact: set[Moved] = set()  # moves that turned out to matter
+
+    @cached_property
+    def unlimited(self) -> "Search":
+        """The same without a limit of memory."""
+        return self if math.isinf(self.limit) else Search(self.program, self.fixed, self.outputs, math.inf)
+
+    def _model(self, most: float) -> Model:
+        return Builder(self.program, self.fixed, self.outputs, self.hubs, most, self.exact).build()
+
+    @cached_property
+    def model(self) -> Model:
+        """The model, with strategies that a device can hold beside the smallest shards of all inputs."""
+        model = self._model(math.inf)
+        held = sum(min(some) for some in model.held.values())
+        most = self.limit - held
+        dear = any(option.memory > most for v in model.variables for option in v.options if hasattr(option, "memory"))
+        return self._model(most) if dear else model
+
+    def best(self, more: Mapping[Node, Sharding] | None = None) -> Found:
+        """The best plan, perhaps with more inputs fixed."""
+        if more and not self._has(more):
+            return Search(self.program, {**self.fixed, **more}, self.outputs, self.limit).best()
+        budget, tried = self.limit, None  # the plan that holds least so far
+        for _ in range(ROUNDS):
+            found = self._solved(more or {}, budget)
+            if found is None:
+                break
+            if self._surely_fits(found) or found.explanation.peak_bytes <= self.limit:
+                return found
+            excess = found.explanation.peak_bytes - self.limit
+            budget = min(budget, found.solution.held) - excess
+            if tried is None or found.explanation.peak_bytes < tried.explanation.peak_bytes:
+                tried = found
+            if budget < sum(min(some) for some in self.model.held.values()):
+                break
+        raise self._nothing_fits(more or {}, tried)
+
+    def _has(self, more: Mapping[Node, Sharding]) -> bool:
+        """Whether the model has inputs at some places: no sub-axes or orders of axes that only users write; and nothing in it
+        depends on where inputs are fixed, as loops do."""
+        model = self.model
+        return not any(isinstance(node.what, Control) for node in self.program.nodes) and all(
+            any(option is there for option in model.variables[model.inputs[node]].options)
+            for node, there in more.items()
+        )
+
+    def _solved(self, more: Mapping[Node, Sharding], budget: float) -> Found | None:
+        while True:
+            model = self.model
+            solution = Solver(model, [self._only(model, node, there) for node, there in more.items()]).solve(budget)
+            if solution is None:
+                return None
+            unpriced = self._unpriced(model, solution)
+            again = {} if unpriced else counted_twice(model, solution.choice, self.hubs)
+            if not unpriced and not again:
+                fixed = {**self.fixed, **more}
+                return Found(
+                    self.program,
+                    fixed,
+                    self.outputs,
+                    self.limit,
+                    model,
+                    dict(self.hubs),
+                    frozenset(self.exact),
+                    solution,
+                )
+            self.exact |= unpriced
+            self.hubs.update(again)
+            del self.model
+
+    def _unpriced(self, model: Model, solution: Solution) -> set[Moved]:
+        """Moves that a solution makes and that count with less than their price so far, with all others of such values:
+        the next solution would make one of these."""
+        found: set[Moved] = set()
+        for move, (before, after) in zip(moves_of(model, solution.choice), model.wheres, strict=True):
+            if move in self.exact or is_exact(*move):
+                continue
+            kind = move[2:]
+            found.update((a, b, *kind) for a in set(before) for b in set(after) if not is_exact(a, b, *kind))
+        return found - self.exact
+
+    def _only(self, model: Model, node: Node, there: Sharding) -> tuple[tuple[int, ...], int]:
+        """The factor that leaves an input one place."""
+        variable = model.inputs[node]
+        options = model.variables[variable].options
+        return (variable,), model.tables.seconds([0.0 if option is there else math.inf for option in options])
+
+    def _surely_fits(self, found: Found) -> bool:
+        """Whether no more than the limit is held even if all that is made were held to the end."""
+        total = found.solution.held
+        for variable, at in zip(found.model.variables, found.solution.choice, strict=True):
+            option = variable.options[at]
+            if isinstance(option, Sharding):
+                kind = variable.node.type
+                total += 2 * option.local_size(kind.shape) * kind.dtype.itemsize
+            else:
+                total += 2 * option.memory
+            if total > self.limit:
+                return False
+        return True
+
+    def _nothing_fits(self, more: Mapping[Node, Sharding], tried: Found | None) -> PlanError:
+        """What the least is that a device must hold, as far as is known, and what holds it."""
+        model = self._model(math.inf)
+        solver = Solver(model, [self._only(model, node, there) for node, there in more.items()])
+        choice = solver.least_held()
+        fixed = {**self.fixed, **more}
+        solution = Solution(choice, 0.0, 0.0, solver.held(choice), None)  # type: ignore[arg-type]
+        least = Found(self.program, fixed, self.outputs, self.limit, model, {}, frozenset(), solution)
+        if tried is not None and tried.explanation.peak_bytes < least.explanation.peak_bytes:
+            least, choice, model = tried, tried.solution.choice, tried.model
+        peak = least.explanation
+        largest = sorted(
+            (
+                (some[choice[v]], self.names.get(model.variables[v].node, "a constant"))
+                for v, some in model.held.items()
+            ),
+            reverse=True,
+        )
+        held = ", ".join(f"{name} {size(count)}" for count, name in largest[:3])
+        return PlanError(
+            f"No plan fits {size(self.limit)} a device: the least found holds {size(peak.peak_bytes)}, of it "
+            f"{size(least.solution.held)} of inputs ({held}); most is held at "
+            f"{peak.use.step or 'the start'}. Use more devices, a smaller batch, or a chip with more memory.",
+            peak.peak_bytes,
+        )

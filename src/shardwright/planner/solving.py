@@ -1,0 +1,159 @@
+"""Solving a model: the choice of least cost, also where what is held throughout must not exceed a number of bytes.
+
+A limit of memory is a price for every byte held: at a price the best choice is found by elimination, its cost less the price of
+the whole limit bounds the cost of every choice within the limit from below, and the price that gives the highest bound
+is searched for. Where the best choices at two neighbouring prices lie on both sides of the limit, some inputs get the lower and
+the others the higher price.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.planner.elimination import Elimination, Gone, Scope, cost
+from shardwright.planner.model import Model
+from shardwright.planner.remaining import Result, Step, finished
+
+ROUNDS = 40  # of looking for the price of memory
+CLOSE = 1e-4  # a gap below which nothing more is tried
+# How far apart the two prices are that some inputs and the rest get, and the gap above which that is tried. Where layers lie
+# differently, values move between them, which prices that hardly differ never pay for.
+SPREADS = {1 + 1e-7: CLOSE, 4.0: 1e-2, 64.0: 1e-2}
+
+
+@dataclass
+class Proof:
+    """What shows that no choice is better: what was done to the factors, the tables that steps left, the price of memory."""
+
+    steps: list[Step]
+    tables: dict[int, NDArray[np.float64]]  # by number, in units
+    price: float  # seconds a byte
+    budget: float  # bytes
+    unit: float  # seconds
+
+
+@dataclass
+class Solution:
+    """A choice, what it costs in seconds, a bound of what any costs, and the bytes held throughout."""
+
+    choice: list[int]
+    cost: float
+    bound: float
+    held: int
+    proof: Proof
+
+
+class Solver:
+    """Solves one model again and again: with other prices of memory, and with more factors."""
+
+    def __init__(self, model: Model, more: Sequence[tuple[Scope, int]] = ()) -> None:
+        self.model, self.tables = model, model.tables
+        self.factors = [*model.factors, *more]
+        self.sizes = [len(variable.options) for variable in model.variables]
+
+    def held(self, choice: Sequence[int]) -> int:
+        """Bytes that a device holds of inputs and constants."""
+        return sum(some[choice[variable]] for variable, some in self.model.held.items())
+
+    def _factors(self, kinds: Sequence[int]) -> list[tuple[Scope, int]]:
+        """All factors, with a price of memory for each input; `kinds` says which."""
+        held = zip(kinds, self.model.held.items(), strict=True)
+        return [*self.factors, *(((v,), self.tables.bytes(some, kind)) for kind, (v, some) in held)]
+
+    def _prepared(self, kinds: Sequence[int]) -> "Callable[..., Result]":
+        """What solves the model at prices of memory: the steps of an elimination serve all prices."""
+        factors = self._factors(kinds)
+        run = Elimination(self.tables, self.sizes, factors)
+        run.run()
+
+        def solved(*prices: float) -> Result:
+            self.tables.set_prices(*prices)
+            if run.left:
+                return finished(self.tables, list(self.sizes), factors)
+            return Result(run.choice(), run.least(), run.least(), [*run.steps])
+
+        return solved
+
+    def seconds(self, choice: Sequence[int]) -> float:
+        """What a choice costs."""
+        return cost(self.tables, self.factors, choice)
+
+    def solve(self, budget: float = math.inf) -> Solution | None:
+        """The best choice that holds no more than so many bytes; None if there is none."""
+        solved = self._prepared([0] * len(self.model.held))
+        first = solved(0.0, 0.0)
+        if math.isinf(first.least):
+            return None
+        if self.held(first.choice) <= budget:
+            return self._solution(first, first.choice, 0.0, budget)
+        return self._within(solved, budget, first)
+
+    def _solution(self, proved: Result, choice: list[int], price: float, budget: float) -> Solution:
+        """A choice with the proof of a bound, which is that of the last prices."""
+        numbers = {step.table for step in proved.steps if isinstance(step, Gone)}
+        tables = {number: self.tables.values[number] for number in numbers}
+        proof = Proof(proved.steps, tables, price, budget, self.tables.unit)
+        dual = proved.bound * self.tables.unit - (price * budget if price else 0.0)
+        seconds = self.seconds(choice)
+        proved_best = not price and proved.bound == proved.least  # costs are rounded to units
+        return Solution(choice, seconds, seconds if proved_best else min(dual, seconds), self.held(choice), proof)
+
+    def least_held(self) -> list[int]:
+        """The choice that holds least, whatever it costs."""
+        most = sum(max(some) for some in self.model.held.values())
+        return self._prepared([0] * len(self.model.held))(1e6 / max(most, 1), 0.0).choice
+
+    def _within(self, solved: "Callable[..., Result]", budget: float, first: Result) -> Solution | None:
+        """Where the lines that two choices make over the price of memory cross lies the next price to try: a choice below both
+        lines there takes the place of one of them, and if there is none, no price gives a higher bound."""
+        if sum(min(some) for some in self.model.held.values()) > budget:
+            return None
+        unit = self.tables.unit
+        most = sum(max(some) for some in self.model.held.values())
+        price = max(self.seconds(first.choice), 1e-9) * 1e3 / max(most, 1)
+        high = solved(price, price)
+        if self.held(high.choice) > budget:
+            price *= 1e6
+            high = solved(price, price)
+        if self.held(high.choice) > budget:
+            return None
+        low, high_choice = first.choice, high.choice
+        bound, at = max((first.bound * unit, 0.0), (high.bound * unit - price * budget, price))
+        best = self.seconds(high_choice), high_choice
+        for _ in range(ROUNDS):
+            less, more = self.held(high_choice), self.held(low)
+            price = (self.seconds(high_choice) - self.seconds(low)) / max(more - less, 1)
+            found = solved(price, price)
+            dual = found.bound * unit - price * budget
+            if dual > bound:
+                bound, at = dual, price
+            here = self.held(found.choice)
+            value = self.seconds(found.choice) + price * here
+            if here <= budget:
+                best = min(best, (self.seconds(found.choice), found.choice))
+            crossing = self.seconds(low) + price * more
+            if best[0] <= bound * (1 + CLOSE) or value >= crossing * (1 - 1e-12) or price <= 0:
+                break
+            if here <= budget:
+                high_choice = found.choice
+            else:
+                low = found.choice
+        for spread, gap in SPREADS.items():
+            if best[0] > bound * (1 + gap):
+                best = self._mixed(budget, at / spread, at * spread, best)
+        return self._solution(solved(at, at), best[1], at, budget)
+
+    def _mixed(self, budget: float, low: float, high: float, best: tuple[float, list[int]]) -> tuple[float, list[int]]:
+        """The best with a low price for the first inputs and a high one for the rest: memory in steps of an input."""
+        first, last = 0, len(self.model.held)
+        while last - first > 1:
+            middle = (first + last) // 2
+            choice = self._prepared([0 if at < middle else 1 for at in range(len(self.model.held))])(low, high).choice
+            if self.held(choice) <= budget:
+                best, first = min(best, (self.seconds(choice), choice)), middle
+            else:
+                last = middle
+        return best
