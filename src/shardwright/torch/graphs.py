@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from shardwright.arrays import Array, host_array, replicate
+from shardwright.eager import lifted
 from shardwright.errors import ModelError, ShardwrightError
 from shardwright.lines import Line, located
 from shardwright.mesh import Mesh
@@ -72,15 +73,12 @@ class Frame:
     def array(self, tensor: torch.Tensor, small: bool) -> Array:
         """A host tensor as an array that every device holds, made once; `small` leaves dims that repeat at size 1."""
         once = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
-        full = once.shape if small else tensor.shape
-        key = once.data_ptr(), once.shape, once.stride(), once.dtype, full  # layers slice one mask, each for itself
+        key = once.data_ptr(), once.shape, once.stride(), once.dtype  # layers slice one mask, each for itself
         known = self._arrays.get(key)
-        if known is None:
-            made = replicate(host_array(once), self.mesh, copy=False)
-            if not small and made.shape != tuple(tensor.shape):
-                made = made.namespace.broadcast_to(made, tuple(tensor.shape))
-            known = self._arrays[key] = tensor, made  # the tensor too, so that its memory stays its own
-        return known[1]
+        if known is None:  # with the tensor, so that its memory stays its own
+            known = self._arrays[key] = tensor, replicate(host_array(once), self.mesh, copy=False)
+        made: Array = lifted(known[1])  # in a trace: what layers do with it is recorded, and shared
+        return made if small or made.shape == tuple(tensor.shape) else made.namespace.broadcast_to(made, tensor.shape)
 
 
 class Graph:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-MOST_COMPARED = 1 << 20  # elements of a tensor that is searched for rows that repeat
+MOST_COMPARED = 1 << 26  # elements of a tensor that is searched for rows that repeat
 
 
 def run_on_host(call: Callable[..., Any], args: Sequence[Any], named: dict[str, Any], elementwise: bool) -> Any:
@@ -37,7 +37,7 @@ def _once(x: torch.Tensor, repeats: Sequence[bool]) -> torch.Tensor:
 
 
 def _compact(value: Any) -> Any:
-    """A small tensor of integers or booleans with stride 0 along dims of equal rows; others as they are."""
+    """A tensor of integers or booleans with stride 0 along dims of equal rows; others as they are."""
     if not isinstance(value, torch.Tensor) or value.is_floating_point() or value.is_complex():
         return value
     if not 1 < value.numel() <= MOST_COMPARED:
