@@ -37,7 +37,9 @@ def _plan(given: argparse.Namespace) -> int:
     plan = auto(function, mesh, *args, memory=given.memory, fixed=fixed, rules=rules)
     print(plan)
     print()
-    print(plan.compare(usual(plan, {*fixed, *(name for name in plan.names if rules is not None and rules.matches(name))})))
+    print(
+        plan.compare(usual(plan, {*fixed, *(name for name in plan.names if rules is not None and rules.matches(name))}))
+    )
     print()
     print("rules to paste:")
     print("shardwright.rules.TreePathShardingRule(")
@@ -77,7 +79,8 @@ def module_from(path: str) -> Any:
     if not file.is_file():
         raise PlanError(f"There is no file {path!r}.")
     spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(file.resolve().parent))
     try:
@@ -96,7 +99,11 @@ def called(target: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     module = module_from(path)
     build = getattr(module, name, None)
     if not callable(build):
-        known = [n for n, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == module.__name__]
+        known = [
+            n
+            for n, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", "") == module.__name__
+        ]
         raise PlanError(f"{path} has no function {name!r}; it has {', '.join(known) or 'none'}.")
     needed = [p.name for p in inspect.signature(build).parameters.values() if p.default is p.empty and p.kind < 2]
     if needed:
@@ -126,7 +133,9 @@ def usual(plan: Plan, bound: set[str]) -> dict[str, Mapping[str, P]]:
     first, last = (axes := list(plan.mesh.sizes))[0], axes[-1]
     sizes = plan.mesh.sizes
     open_names = {name: shape for name, shape in plan.shapes.items() if name not in bound}
-    data = {n: P(first) if shape and shape[0] >= sizes[first] else P() for n, shape in open_names.items() if "/" not in n}
+    data = {
+        n: P(first) if shape and shape[0] >= sizes[first] else P() for n, shape in open_names.items() if "/" not in n
+    }
     weights = {n: shape for n, shape in open_names.items() if "/" in n}
     found: dict[str, Mapping[str, P]] = {
         "replicated": dict.fromkeys(open_names, P()),
@@ -134,7 +143,10 @@ def usual(plan: Plan, bound: set[str]) -> dict[str, Mapping[str, P]]:
         f"fully sharded ({first})": {**data, **{n: _along(shape, first, sizes[first]) for n, shape in weights.items()}},
     }
     if first != last:
-        columns = {n: P(*[None] * (len(s) - 1), last) if len(s) > 1 and s[-1] >= sizes[last] else P() for n, s in weights.items()}
+        columns = {
+            n: P(*[None] * (len(s) - 1), last) if len(s) > 1 and s[-1] >= sizes[last] else P()
+            for n, s in weights.items()
+        }
         found[f"columns ({last}), data ({first})"] = {**data, **columns}
     return found
 

@@ -232,9 +232,7 @@ def match_sharding_rule(rule: Any, tree: Any, mesh: Mesh) -> Any:
     return unflatten(structure_of(tree), found)
 
 
-def resolved(
-    rule: Any, tree: Any, mesh: Mesh, what: str, names: Sequence[str] | None = None
-) -> list[Sharding | None]:
+def resolved(rule: Any, tree: Any, mesh: Mesh, what: str, names: Sequence[str] | None = None) -> list[Sharding | None]:
     """The sharding of each leaf of a tree; None if the rule gives none or the leaf is not an array.
 
     One rule for the whole tree may match other `names` of the leaves than their paths.

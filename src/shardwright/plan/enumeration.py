@@ -118,7 +118,11 @@ class _Enumeration:
         for some in dict.fromkeys([every, *((at,) for at in every)]):
             problem = self._problem(tuple((axis,) if at in some else () for at in every))
             together = problem.rule.linear in ("add", "move") or len(some) == 1
-            if problem.keeps_partial and together and (len(some) == self.count or problem.rule.linear not in ("add", "move")):
+            if (
+                problem.keeps_partial
+                and together
+                and (len(some) == self.count or problem.rule.linear not in ("add", "move"))
+            ):
                 found.append(some)
         return found
 
@@ -152,9 +156,7 @@ class _Enumeration:
         if self.plain:
             return Option(placed.operands, placed.results, price.compute, price.memory, strategy)
         left = iter(placed.operands)
-        kinds = [
-            (layout_of(next(left), kind[0]), kind[1]) if isinstance(kind, tuple) else kind for kind in self.kinds
-        ]
+        kinds = [(layout_of(next(left), kind[0]), kind[1]) if isinstance(kind, tuple) else kind for kind in self.kinds]
         plan = OperationPlan(self.op, kinds, self.attrs, strategy)
         return Option(placed.operands, placed.results, seconds_in_place(plan), price.memory, strategy)
 

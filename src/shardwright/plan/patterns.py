@@ -7,7 +7,7 @@ priced one by one. Either way the price is that of `move_steps`.
 """
 
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -35,12 +35,15 @@ class _Way(NamedTuple):
     states: tuple[tuple[int, ...], ...]  # after each collective what divides each dim; () where that is regrouped
     by_dim: tuple[tuple[int, int], ...]  # (dim, divisor)
     divisor: int  # of all elements
-    stage: tuple[tuple[int, ...], int] = ((), 0)  # what splits dims where an all_reduce is cut in stages, and by how many
+    stage: tuple[tuple[int, ...], int] = (
+        (),
+        0,
+    )  # what splits dims where an all_reduce is cut in stages, and by how many
 
     def exists(self, shape: Shape) -> bool:
         """Whether some dim can be scattered for stages, if there are any."""
         splits, fast = self.stage
-        return not fast or any([n // (splits[d] if d < len(splits) else 1) % fast == 0 for d, n in enumerate(shape)])
+        return not fast or any(n // (splits[d] if d < len(splits) else 1) % fast == 0 for d, n in enumerate(shape))
 
     def seconds(self, size: float) -> float:
         """Seconds for a tensor of so many bytes."""
@@ -48,7 +51,7 @@ class _Way(NamedTuple):
 
     def is_even(self, shape: Shape, count: int) -> bool:
         """Whether all blocks on the way are equal, for a tensor of so many elements."""
-        return not count % self.divisor and not any([shape[dim] % n for dim, n in self.by_dim])
+        return not count % self.divisor and not any(shape[dim] % n for dim, n in self.by_dim)
 
     def at_least(self, shape: Shape, size: float) -> float:
         """Seconds that the way takes at least if blocks become unequal on it.
@@ -58,7 +61,7 @@ class _Way(NamedTuple):
         """
         total, equal = 0.0, True
         for (name, fabric, part), state in zip(self.terms, (*self.states, ()), strict=False):
-            equal = equal and not any([n % split for n, split in zip(shape, state, strict=False)])
+            equal = equal and not any(n % split for n, split in zip(shape, state, strict=False))
             total += (1.0 if equal else UNEQUAL) * fabric.seconds(name, part * size) if part else 0.0
         return 0.0 if equal else total  # else elements don't divide, and chunks of a ring are longer
 
@@ -96,7 +99,9 @@ class _Ways:
             ways = [way for way in ways if way.exists(shape)]
         even = [way.is_even(shape, count) for way in ways]
         best = min([best, *[way.seconds(size) for way, is_even in zip(ways, even, strict=True) if is_even]])
-        least = min([way.at_least(shape, size) for way, is_even in zip(ways, even, strict=True) if not is_even], default=best)
+        least = min(
+            [way.at_least(shape, size) for way, is_even in zip(ways, even, strict=True) if not is_even], default=best
+        )
         return (least, False) if least < best else (best, True)
 
     def _ways(self, further: bool) -> Iterator[_Way]:
@@ -161,7 +166,7 @@ class _Ways:
         return mesh.fabric(change.crossed).launch + hops + moved * mesh.fabric(mesh.axis_names).least_pace
 
 
-_PARTS = {
+_PARTS: dict[str, Callable[[int], float]] = {
     "all_gather": lambda group: group - 1,
     "all_to_all": lambda group: 1 - 1 / group,
     "permute": lambda group: 1.0,

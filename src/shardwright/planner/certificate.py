@@ -10,7 +10,6 @@ taken away since another is never worse (`Dead`); a factor passes costs on to it
 counts with its least entry.
 """
 
-import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,8 +66,12 @@ class Certificate:
         checker = _Checker(self)
         proved = checker.proved()
         rounding = 2 * len(checker.costs.factors) * self.unit  # every cost counts in whole units
-        if not proved >= self.bound * (1 - ROUNDING) - rounding or not 0 < self.unit < MOST_UNIT * max(self.bound, TINY):
-            raise PlanError(f"The certificate claims that no plan takes less than {self.bound} s, and proves {proved} s.")
+        if not proved >= self.bound * (1 - ROUNDING) - rounding or not 0 < self.unit < MOST_UNIT * max(
+            self.bound, TINY
+        ):
+            raise PlanError(
+                f"The certificate claims that no plan takes less than {self.bound} s, and proves {proved} s."
+            )
         return True
 
 
@@ -139,7 +142,9 @@ class _Costs:
             where = self._everywhere(kind.shape)
             touched = tuple([s.local_size(kind.shape) * kind.dtype.itemsize for s in where])
             variable = self._variable(len(where))
-            self._unary(variable, ("made", kind.dtype, touched), lambda: [self.chip.seconds(0, n, kind.dtype) for n in touched])
+            self._unary(
+                variable, ("made", kind.dtype, touched), lambda: [self.chip.seconds(0, n, kind.dtype) for n in touched]
+            )
             self._lies(node, variable, where)
         elif isinstance(what, Pick):
             variable, options = self._several[node.nodes[0]]
@@ -213,12 +218,18 @@ class _Costs:
             if not isinstance(what, Local):
                 total += what.time
                 continue
-            arrays = [*zip(what.operands, what.call.dtypes, strict=True), *zip(what.results, what.call.result_dtypes, strict=True)]
+            arrays = [
+                *zip(what.operands, what.call.dtypes, strict=True),
+                *zip(what.results, what.call.result_dtypes, strict=True),
+            ]
             touched = sum(held.sharding.local_size(held.shape) * dtype.itemsize for held, dtype in arrays)
             if at + 1 < len(plan.instructions):
                 total += touched / self.chip.memory_bandwidth
                 continue
-            sizes = [s.local_size(x.type.shape) * x.type.dtype.itemsize for s, x in zip(option.operands, node.nodes, strict=True)]
+            sizes = [
+                s.local_size(x.type.shape) * x.type.dtype.itemsize
+                for s, x in zip(option.operands, node.nodes, strict=True)
+            ]
             item = plan.problem.result_dtype.itemsize
             sizes += [s.local_size(plan.rule.out_shape(i)) * item for i, s in enumerate(option.results)]
             work = work_of(plan.problem, option.strategy.placement)
@@ -256,11 +267,15 @@ class _Costs:
             self.tables[key] = np.array(seconds()) / self.about.unit
         self.factors.append(((variable,), key))
 
-    def _moved(self, value: tuple[int, tuple[Sharding, ...]], variable: int, where: tuple[Sharding, ...], node: Node) -> None:
+    def _moved(
+        self, value: tuple[int, tuple[Sharding, ...]], variable: int, where: tuple[Sharding, ...], node: Node
+    ) -> None:
         key = ("move", id(value[1]), id(where), node.type.shape, node.type.dtype)
         if key not in self.tables:
             self._kinds[key] = value[1], where  # so that their identities stay theirs
-            self.tables[key] = move_matrix(value[1], where, node.type.shape, node.type.dtype, self.about.exact) / self.about.unit
+            self.tables[key] = (
+                move_matrix(value[1], where, node.type.shape, node.type.dtype, self.about.exact) / self.about.unit
+            )
         self.factors.append(((value[0], variable), key))
 
 
@@ -306,7 +321,10 @@ class _Checker:
             else:
                 raise PlanError(f"The certificate has a step that is none: {step!r}.")
         own: dict[int, list[int]] = {}
-        for scope, table in self.live.values():  # what is left counts with its least entry; that of one variable together
+        for (
+            scope,
+            table,
+        ) in self.live.values():  # what is left counts with its least entry; that of one variable together
             if len(scope) == 1:
                 own.setdefault(scope[0], []).append(table)
             else:
@@ -332,7 +350,8 @@ class _Checker:
         local = {u: at for at, u in enumerate((v, *others))}
         own = self.of[v]
         parts = tuple(sorted([(self.live[f][1], tuple([local.get(u, -1) for u in self.live[f][0]])) for f in own]))
-        key = (step.table, parts, tuple([(u, tuple(step.options[at])) for u, at in local.items() if u in self._left]))
+        left = tuple([(u, tuple(step.options[at])) for u, at in local.items() if u in self._left])
+        key = (step.table, parts, left)
         slack = self._seen.get(key)
         if slack is None:
             slack = self._seen[key] = self._slack(step, local, parts)
@@ -349,11 +368,12 @@ class _Checker:
         return float(self.tables[self._message(step)])
 
     def _message(self, step: Any) -> int:
-        key = ("message", step.table, *[tuple(o) if u in self._left else () for u, o in zip(step.others, step.options[1:], strict=True)])
+        near = step.options[1:]
+        left = [tuple(some) if u in self._left else () for u, some in zip(step.others, near, strict=True)]
+        key = ("message", step.table, *left)
         if key not in self.numbers:
             full = np.full([self.costs.counts[u] for u in step.others], np.inf)
-            table = np.asarray(self.about.tables[step.table], float)
-            full[np.ix_(*step.options[1:])] = table
+            full[np.ix_(*near)] = np.asarray(self.about.tables[step.table], float)
             self.numbers[key] = self._kept(full)
         return self.numbers[key]
 
@@ -388,7 +408,9 @@ class _Checker:
                 gain = np.where(np.isposinf(rows[k]), np.inf, rows[k] - rows[better])
             more += float(gain.min(initial=np.inf))
         if not more >= -(len(self.of[v]) + 1):
-            raise PlanError(f"The certificate takes option {k} of variable {v} away, which can be better than {better}.")
+            raise PlanError(
+                f"The certificate takes option {k} of variable {v} away, which can be better than {better}."
+            )
         self.given += max(-more, 0.0)
         left[k] = False
 

@@ -12,7 +12,9 @@ from shardwright.sharding import Sharding
 Hubs = dict[tuple[Node, int], list[tuple[Node, int]]]
 
 
-def decision_of(model: Model, choice: Sequence[int], hubs: Mapping[tuple[Node, int], Sequence[tuple[Node, int]]]) -> Decision:
+def decision_of(
+    model: Model, choice: Sequence[int], hubs: Mapping[tuple[Node, int], Sequence[tuple[Node, int]]]
+) -> Decision:
     """Where everything lies under a choice."""
     decision = Decision()
     for number, (variable, at) in enumerate(zip(model.variables, choice, strict=True)):
@@ -42,11 +44,10 @@ Moved = tuple[Sharding, Sharding, tuple[int, ...], Any]  # from where, to where,
 
 
 def moves_of(model: Model, choice: Sequence[int]) -> Iterator[Moved]:
-    """Every move of a choice."""
-    for (before, after, node, at), where in zip(model.edges, model.wheres, strict=True):
+    """For every edge the move of a choice; from a place to itself where nothing moves."""
+    for (before, after, node, _), where in zip(model.edges, model.wheres, strict=True):
         here, there = where[0][choice[before]], where[1][choice[after]]
-        if here is not there:
-            yield here, there, node.type.shape, node.type.dtype
+        yield here, there, node.type.shape, node.type.dtype
 
 
 def counted_twice(model: Model, choice: Sequence[int], known: Hubs) -> Hubs:
@@ -63,10 +64,10 @@ def counted_twice(model: Model, choice: Sequence[int], known: Hubs) -> Hubs:
         groups.setdefault((before, node, there), []).append((reader.node, after))
     found: Hubs = {}
     for (before, node, _), readers in groups.items():
-        if len({number for _, number in readers}) > 1 and model.variables[before].kind == "hub":
-            if model.variables[before].number == 0:
-                at = 1
-                while (node, at) in known or (node, at) in found:
-                    at += 1
-                found[node, at] = [(reader, number) for reader, number in readers if model.variables[number].kind == "node"]
+        hub = model.variables[before]
+        if len({number for _, number in readers}) > 1 and hub.kind == "hub" and hub.number == 0:
+            at = 1
+            while (node, at) in known or (node, at) in found:
+                at += 1
+            found[node, at] = [(reader, number) for reader, number in readers if model.variables[number].kind == "node"]
     return {key: readers for key, readers in found.items() if len(readers) > 1}

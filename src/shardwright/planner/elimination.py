@@ -126,7 +126,10 @@ class Elimination:
         for v, option in (known or {}).items():
             made[v] = option
         for v, others, table, (own, *near) in reversed(self.gone):
-            at = [some.index(made[u]) if len(some) < some[-1] + 1 else made[u] for u, some in zip(others, near, strict=True)]
+            at = [
+                some.index(made[u]) if len(some) < some[-1] + 1 else made[u]
+                for u, some in zip(others, near, strict=True)
+            ]
             made[v] = own[int(picks[table][tuple(at)])]
         return made
 
@@ -164,7 +167,9 @@ class Elimination:
                     more = rows[k][None] - rows
                 more[:, np.isinf(rows[k])] = np.inf  # impossible anyway
                 worst = more.min(axis=1)
-                never = np.isneginf(worst) | np.isneginf(gain[k])  # somewhere the second is impossible and the first is not
+                never = np.isneginf(worst) | np.isneginf(
+                    gain[k]
+                )  # somewhere the second is impossible and the first is not
                 gain[k] = np.where(never, -np.inf, np.where(never, 0.0, gain[k]) + np.where(never, 0.0, worst))
         return gain
 

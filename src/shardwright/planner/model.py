@@ -1,7 +1,7 @@
 """The model: what there is to choose for a program, and what every choice costs.
 
-A variable is where a value lies or how an operation runs; a factor is what a choice of one or two variables costs. docs/planning.md
-says what is chosen from. The cost of a choice is what `explain` shows of the program that is partitioned by it.
+A variable is where a value lies or how an operation runs; a factor is what a choice of one or two variables costs.
+docs/planning.md says what is chosen from. The cost of a choice is what `explain` shows of the program that follows from it.
 """
 
 import math
@@ -186,7 +186,7 @@ class Builder:
         found = self._options.get(key)
         if found is None:
             found = self._options[key] = tuple(getattr(option, kind)[at] for option in options)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _add_pick(self, node: Node, which: int) -> None:
         (whole,) = node.nodes

@@ -117,8 +117,8 @@ class Plan:
         """What proves the bound; its `check` recomputes every price and trusts nothing that the search made."""
         found, proof = self.found, self.found.solution.proof
         return Certificate(
-            found.program, found.fixed, tuple(found.outputs), found.hubs, found.exact, found.limit, tuple(proof.steps), proof.tables,
-            proof.unit, proof.price, proof.budget, found.bound,
+            found.program, found.fixed, tuple(found.outputs), found.hubs, found.exact, found.limit, tuple(proof.steps),
+            proof.tables, proof.unit, proof.price, proof.budget, found.bound,
         )  # fmt: skip
 
     # -- questions ----------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Plan:
     def sjit(self) -> SJIT:
         """The planned program: arguments like those it was planned for run it, others are planned anew with the same
         shardings where they have them."""
-        return sjit(self.function, mesh=self.mesh, placement=self._lowering)  # type: ignore[no-any-return]
+        return sjit(self.function, mesh=self.mesh, placement=self._lowering)
 
     def _lowering(self, program: Program, placed: Sequence[Any], outputs: Sequence[Any]) -> Program:
         mine = self._call.program

@@ -129,9 +129,7 @@ class Search:
             solution = Solver(model, [self._only(model, node, there) for node, there in more.items()]).solve(budget)
             if solution is None:
                 return None
-            unpriced = {
-                move for move in moves_of(model, solution.choice) if move not in self.exact and not is_exact(*move)
-            }
+            unpriced = self._unpriced(model, solution)
             again = {} if unpriced else counted_twice(model, solution.choice, self.hubs)
             if not unpriced and not again:
                 fixed = {**self.fixed, **more}
@@ -148,6 +146,17 @@ class Search:
             self.exact |= unpriced
             self.hubs.update(again)
             del self.model
+
+    def _unpriced(self, model: Model, solution: Solution) -> set[Moved]:
+        """Moves that a solution makes and that count with less than their price so far, with all others of such values:
+        the next solution would make one of these."""
+        found: set[Moved] = set()
+        for move, (before, after) in zip(moves_of(model, solution.choice), model.wheres, strict=True):
+            if move in self.exact or is_exact(*move):
+                continue
+            kind = move[2:]
+            found.update((a, b, *kind) for a in set(before) for b in set(after) if not is_exact(a, b, *kind))
+        return found - self.exact
 
     def _only(self, model: Model, node: Node, there: Sharding) -> tuple[tuple[int, ...], int]:
         """The factor that leaves an input one place."""

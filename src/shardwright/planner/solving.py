@@ -98,7 +98,8 @@ class Solver:
         proof = Proof(proved.steps, tables, price, budget, self.tables.unit)
         dual = proved.bound * self.tables.unit - (price * budget if price else 0.0)
         seconds = self.seconds(choice)
-        return Solution(choice, seconds, min(dual, seconds), self.held(choice), proof)
+        proved_best = not price and proved.bound == proved.least  # costs are rounded to units
+        return Solution(choice, seconds, seconds if proved_best else min(dual, seconds), self.held(choice), proof)
 
     def least_held(self) -> list[int]:
         """The choice that holds least, whatever it costs."""

@@ -64,7 +64,7 @@ class Tables:
         total = np.zeros(sizes)
         for number, at in parts:
             table: Table = self.values[number]
-            if len(at) > 1 and any([a > b for a, b in pairwise(at)]):
+            if len(at) > 1 and any(a > b for a, b in pairwise(at)):
                 table = table.transpose(sorted(range(len(at)), key=at.__getitem__))
             view = [1] * len(sizes)
             for place in at:

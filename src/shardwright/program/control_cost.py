@@ -28,7 +28,8 @@ def controlled(program: Program, node: Node, fixed: Mapping[Node, Sharding]) -> 
     ]
     graph = Graph()
     inputs = [
-        graph.input(at, x.type._replace(sharding=there)) for at, (x, there) in enumerate(zip(node.nodes, where, strict=True))
+        graph.input(at, x.type._replace(sharding=there))
+        for at, (x, there) in enumerate(zip(node.nodes, where, strict=True))
     ]
     partitioner = WithControl(program, known)
     partitioner.graph = graph
@@ -39,5 +40,3 @@ def controlled(program: Program, node: Node, fixed: Mapping[Node, Sharding]) -> 
     results = tuple(kind.sharding for kind in made.types)
     assert all(s is not None for s in results)
     return ControlOption(tuple(where), results, alone.time, alone.peak_bytes)  # type: ignore[arg-type]
-
-

@@ -81,7 +81,7 @@ PLACEMENTS: dict[str, Callable[..., Program]] = {"propagate": lower}  # planners
 def lowering_of(placement: Any) -> Callable[..., Program]:
     """How traced programs are laid out, by name; a function is taken as it is."""
     if callable(placement):
-        return placement  # type: ignore[no-any-return]
+        return placement
     if placement not in PLACEMENTS:
         raise ProgramError(f"The placement {placement!r} is unknown. Use one of {', '.join(map(repr, PLACEMENTS))}.")
     return PLACEMENTS[placement]
