@@ -133,10 +133,6 @@ class ImportedFunction:
 
     bind = sjit
 
-    def planned(self, *args: Any) -> tuple[Any, tuple[Any, ...], tuple[str, ...]]:
-        """The function, its arguments and the names of their leaves, as a planner wants them."""
-        return self, args or self.arguments_in_order(), tuple(self._paths())
-
     def explain(self, mesh: Mesh, rules: Any = None, *args: Any) -> Explanation:
         """What the function does and costs on a mesh, for the arguments it was loaded for, or others of their shapes."""
         return explain(self.sjit(mesh, rules), *(args or self.arguments_in_order()))
