@@ -264,6 +264,8 @@ class Computes:
         """Each device writes, into the rows that it holds, what it was brought for them."""
         x, value = operands
         mine, theirs = held
+        if all(row_map is None or mine.dims[dim].parts == 1 for dim, row_map in enumerate(attrs["maps"])):
+            return self.rows.write("assign", attrs, operands, (result.local_shape, dtype))
         value, keep = self.rows.cast(value, dtype), None
         for dim, row_map in enumerate(attrs["maps"]):
             if row_map is None:
