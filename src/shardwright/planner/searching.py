@@ -17,7 +17,7 @@ from shardwright.program.rows import size
 from shardwright.sharding import Sharding
 
 ROUNDS = 8  # of lowering the budget for what is held throughout
-SPARE = 0.999  # of a budget: what rounding may take
+SURE = 0.8  # of a limit: an estimate below it needs no second look
 
 
 @dataclass
@@ -165,18 +165,26 @@ class Search:
         return (variable,), model.tables.seconds([0.0 if option is there else math.inf for option in options])
 
     def _surely_fits(self, found: Found) -> bool:
-        """Whether no more than the limit is held even if all that is made were held to the end."""
-        total = found.solution.held
+        """Whether a device holds well below the limit by an estimate from above: every value, with the copies that are moved
+        for several readers, from where it is made to where it is last read, beside twice what a step itself takes. Then the
+        program need not be partitioned to know."""
+        made: dict[Node, int] = {}
+        steps: dict[Node, int] = {}
         for variable, at in zip(found.model.variables, found.solution.choice, strict=True):
-            option = variable.options[at]
+            option, node, kind = variable.options[at], variable.node, variable.node.type
             if isinstance(option, Sharding):
-                kind = variable.node.type
-                total += 2 * option.local_size(kind.shape) * kind.dtype.itemsize
+                size_ = option.local_size(kind.shape) * kind.dtype.itemsize
             else:
-                total += 2 * option.memory
-            if total > self.limit:
-                return False
-        return True
+                size_ = steps[node] = option.memory
+            made[node] = made.get(node, 0) + size_
+        last = {x: node for node in self.program.nodes for x in node.nodes}
+        kept = {*self.program.outputs, *self.program.inputs}
+        held, peak = found.solution.held, 0
+        for node in self.program.nodes:
+            held += made.get(node, 0)
+            peak = max(peak, held + 2 * steps.get(node, made.get(node, 0)))
+            held -= sum(made.get(x, 0) for x in dict.fromkeys(node.nodes) if last[x] is node and x not in kept)
+        return peak <= SURE * self.limit
 
     def _nothing_fits(self, more: Mapping[Node, Sharding], tried: Found | None) -> PlanError:
         """What the least is that a device must hold, as far as is known, and what holds it."""
