@@ -87,7 +87,7 @@ def test_times_and_memory_are_those_of_explain(plan):
 
 def test_overlap_counts_communication_and_computation_at_once():
     def fn(x, y):
-        return snp.sort(x, axis=0), y @ y  # the product needs nothing that is moved for the sort
+        return y @ y, snp.sort(x, axis=0)  # the product needs nothing that is moved for the sort
 
     x = ShapeDtype((1024, 1024), "float32")
     plan = sw.auto(fn, MESH, x, x, fixed={"x": P(("dp", "tp"))}, overlap="ideal")
@@ -300,21 +300,21 @@ def test_why_not_of_what_does_not_fit(plan):
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 ERRORS = [
-    (dict(fixed={"y": P()}), r"no input 'y'\. Its inputs are 'x', 'p/layers/0/up', 'p/layers/0/down', 'p/layers/1"),
-    (dict(fixed={"x": P("zz")}), r"'x': P\('zz'\) names axis 'zz'; .* has only 'dp', 'tp'"),
+    ({"fixed": {"y": P()}}, r"no input 'y'\. Its inputs are 'x', 'p/layers/0/up', 'p/layers/0/down', 'p/layers/1"),
+    ({"fixed": {"x": P("zz")}}, r"'x': P\('zz'\) names axis 'zz'; .* has only 'dp', 'tp'"),
     (
-        dict(fixed={"x": P(None, None, "dp")}),
+        {"fixed": {"x": P(None, None, "dp")}},
         r"'x': .* has 3 entries, but the tensor of shape \(512, 1024\) has 2 dims",
     ),
-    (dict(fixed={"x": None}), r"'x': None is not a spec"),
-    (dict(fixed={"x": sw.Sharding(sw.Mesh(dp=2), P("dp"))}), r"'x': it is on Mesh\(dp=2\), not on"),
-    (dict(overlap="some"), r"The overlap 'some' is unknown\. Use one of 'none', 'ideal'"),
-    (dict(memory="80GB"), r"a positive number such as 80e9; got '80GB'"),
-    (dict(memory=-1), r"a positive number such as 80e9; got -1"),
-    (dict(rules=5), r"Rules are a sharding rule, or a mapping from names to P\(…\); got 5"),
-    (dict(rules={"q": P()}), r"no input 'q'\. Its inputs are 'x'"),
+    ({"fixed": {"x": None}}, r"'x': None is not a spec"),
+    ({"fixed": {"x": sw.Sharding(sw.Mesh(dp=2), P("dp"))}}, r"'x': it is on Mesh\(dp=2\), not on"),
+    ({"overlap": "some"}, r"The overlap 'some' is unknown\. Use one of 'none', 'ideal'"),
+    ({"memory": "80GB"}, r"a positive number such as 80e9; got '80GB'"),
+    ({"memory": -1}, r"a positive number such as 80e9; got -1"),
+    ({"rules": 5}, r"Rules are a sharding rule, or a mapping from names to P\(…\); got 5"),
+    ({"rules": {"q": P()}}, r"no input 'q'\. Its inputs are 'x'"),
     (
-        dict(rules=TreePathShardingRule(("nothing", P()))),
+        {"rules": TreePathShardingRule(("nothing", P()))},
         r"The rules match no input\. The inputs are 'x', 'p/layers/0/up'",
     ),
 ]
