@@ -62,7 +62,9 @@ class Certificate:
     def check(self) -> bool:
         """True if the bound holds; PlanError says which step does not."""
         if not self.price >= 0:
-            raise PlanError(f"The certificate has a price of memory of {self.price} s a byte; a bound needs one that is not negative.")
+            raise PlanError(
+                f"The certificate has a price of memory of {self.price} s a byte; a bound needs one that is not negative."
+            )
         checker = _Checker(self)
         proved = checker.proved()
         rounding = 2 * len(checker.costs.factors) * self.unit  # every cost counts in whole units
