@@ -152,12 +152,12 @@ class _Costs:
         elif isinstance(what, Constrain | Settle | ToLocal):
             self._place(node, what)
         elif isinstance(what, Control):
-            option = controlled(self.program, node, self.about.fixed)
-            variable = self._variable(1)
-            self._unary(variable, ("control", node), lambda: [option.seconds])
+            options = controlled(self.program, node, self.about.fixed)
+            variable = self._variable(len(options))
+            self._unary(variable, ("control", node), lambda: [option.seconds for option in options])
             for at, x in enumerate(node.nodes):
-                self._moved(self._read(x, node), variable, (option.operands[at],), x)
-            self._results(node, variable, [option])
+                self._moved(self._read(x, node), variable, tuple([option.operands[at] for option in options]), x)
+            self._results(node, variable, options)
         elif isinstance(what, LocalStep):
             self.constant += what.time
         elif isinstance(what, Each):

@@ -201,14 +201,14 @@ class Builder:
         self._made(node, number, where)
 
     def _add_control(self, node: Node) -> None:
-        """A loop or a choice, as propagation lays it out."""
-        option = controlled(self.program, node, self.fixed)
-        number = self._variable(Variable("node", node, (option,)), [option.seconds])
+        """A loop or a choice, as propagation lays it out from one of several places of what it reads."""
+        options = controlled(self.program, node, self.fixed)
+        number = self._variable(Variable("node", node, options), [option.seconds for option in options])
         for at, x in enumerate(node.nodes):
-            self._read(x, node, number, (option.operands[at],), at)
+            self._read(x, node, number, self._where(options, "operands", at), at)
         self.model.of_node[node] = number
         if len(node.types) == 1:
-            self._made(node, number, (option.results[0],))
+            self._made(node, number, self._where(options, "results", 0))
 
     def _add_local(self, node: Node) -> None:
         """Steps on tensors per device: nothing is to be chosen."""

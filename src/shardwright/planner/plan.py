@@ -8,6 +8,7 @@ from typing import Any
 
 from shardwright.errors import PlanError, ProgramError, ShardingError
 from shardwright.mesh import Mesh
+from shardwright.plan import Option
 from shardwright.planner.certificate import Certificate
 from shardwright.planner.comparing import Comparison, Other, Standing
 from shardwright.planner.searching import Found, Search
@@ -99,7 +100,13 @@ class Plan:
     @property
     def bound(self) -> float:
         """Seconds that no plan takes less than, if it holds no more bytes of inputs than `budget`."""
-        return self.found.bound if self.overlap == "none" else self.found.bound / 2
+        return self.found.bound if self.overlap == "none" else max(self.found.bound / 2, self._least_compute)
+
+    @cached_property
+    def _least_compute(self) -> float:
+        """Seconds that all computation takes at least, each operation by its quickest strategy."""
+        several = [v.options for v in self.found.model.variables if v.options and isinstance(v.options[0], Option)]
+        return sum(min(option.strategy.priced.compute for option in options) for options in several)
 
     @property
     def budget(self) -> float:
@@ -214,6 +221,7 @@ def auto(
 
     - Arguments may be abstract; arrays that have shardings keep them.
     - `fixed` has shardings by name, `rules` a sharding rule (or a mapping from names); what they say nothing of is open.
+      Where both speak of an input, `fixed` counts.
     - `memory` is what a device may hold, in bytes; the chip's by default.
     - `overlap`: "ideal" counts communication and independent computation at once.
     """

@@ -1,8 +1,12 @@
 """What a loop or a choice costs and where its operands and results lie, as propagation lays it out: for planners."""
 
+import math
+import warnings
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from shardwright.errors import ImplicitGatherError
+from shardwright.plan import places
 from shardwright.program.explaining import explained
 from shardwright.program.lowering import WithControl
 from shardwright.program.node import Graph, Node, Program
@@ -19,13 +23,38 @@ class ControlOption(NamedTuple):
     memory: int
 
 
-def controlled(program: Program, node: Node, fixed: Mapping[Node, Sharding]) -> ControlOption:
-    """The loop or choice on operands where propagation wants them; they are whole where it does not say."""
-    known = Propagation(program, fixed)
-    where = [
-        (known.wanted(x) or Sharding(program.mesh)).replace(partial=(), halo={}).for_shape(x.type.shape)
-        for x in node.nodes
-    ]
+MOST = 24  # layouts of a loop or a choice that are looked at
+
+
+def controlled(program: Program, node: Node, fixed: Mapping[Node, Sharding]) -> tuple[ControlOption, ...]:
+    """The loop or choice as propagation lays it out: from what is fixed, and from each place of the largest values that it
+    reads, in turn. Values that nothing is said of are whole."""
+    by_size = sorted(dict.fromkeys(node.nodes), key=lambda x: -math.prod(x.type.shape) * x.type.dtype.itemsize)
+    tried: list[dict[Node, Sharding]] = [{}]
+    for value in by_size:
+        if value not in fixed and value.type.sharding is None:
+            tried += [{value: there} for there in places(program.mesh, value.type.shape)]
+    found: dict[tuple[Sharding, ...], ControlOption] = {}
+    refused: ImplicitGatherError | None = None
+    for more in tried[:MOST]:
+        known = Propagation(program, {**fixed, **more})
+        where = tuple(
+            (known.wanted(x) or Sharding(program.mesh)).replace(partial=(), halo={}).for_shape(x.type.shape)
+            for x in node.nodes
+        )
+        if where in found:
+            continue
+        try:
+            found[where] = _laid_out(program, node, known, where)
+        except ImplicitGatherError as error:  # under `strict` layouts that gather are none
+            refused = error
+    if not found:
+        assert refused is not None
+        raise refused
+    return tuple(sorted(found.values(), key=lambda option: (option.memory, [s.dims for s in option.operands])))
+
+
+def _laid_out(program: Program, node: Node, known: Propagation, where: tuple[Sharding, ...]) -> ControlOption:
     graph = Graph()
     inputs = [
         graph.input(at, x.type._replace(sharding=there))
@@ -34,9 +63,11 @@ def controlled(program: Program, node: Node, fixed: Mapping[Node, Sharding]) -> 
     partitioner = WithControl(program, known)
     partitioner.graph = graph
     partitioner.made = dict(zip(node.nodes, inputs, strict=True))
-    made = partitioner.control(node)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is only tried is not warned of
+        made = partitioner.control(node)
     outputs = [graph.pick(made, at) for at in range(len(made.types))]
     alone = explained(Program(program.mesh, list(dict.fromkeys(inputs)), outputs))
     results = tuple(kind.sharding for kind in made.types)
     assert all(s is not None for s in results)
-    return ControlOption(tuple(where), results, alone.time, alone.peak_bytes)  # type: ignore[arg-type]
+    return ControlOption(where, results, alone.time, alone.peak_bytes)  # type: ignore[arg-type]
