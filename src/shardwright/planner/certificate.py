@@ -152,12 +152,12 @@ class _Costs:
         elif isinstance(what, Constrain | Settle | ToLocal):
             self._place(node, what)
         elif isinstance(what, Control):
-            options = controlled(self.program, node, self.about.fixed)
-            variable = self._variable(len(options))
-            self._unary(variable, ("control", node), lambda: [option.seconds for option in options])
+            layouts = controlled(self.program, node, self.about.fixed)
+            variable = self._variable(len(layouts))
+            self._unary(variable, ("control", node), lambda: [option.seconds for option in layouts])
             for at, x in enumerate(node.nodes):
-                self._moved(self._read(x, node), variable, tuple([option.operands[at] for option in options]), x)
-            self._results(node, variable, options)
+                self._moved(self._read(x, node), variable, tuple([option.operands[at] for option in layouts]), x)
+            self._results(node, variable, layouts)
         elif isinstance(what, LocalStep):
             self.constant += what.time
         elif isinstance(what, Each):
