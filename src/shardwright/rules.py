@@ -287,7 +287,10 @@ def _for_all(
     if rule is None:
         return [None] * len(leaves)
     if isinstance(rule, ShardingRule):
-        specs: Sequence[P | Sharding | None] = rule.specs_of(paths, leaves, mesh)
+        # Rules that define only `apply` see the whole tree.
+        specs: Sequence[P | Sharding | None] = (
+            rule.specs(tree, mesh) if names is None else rule.specs_of(names, leaves, mesh)
+        )
     elif isinstance(rule, P | Sharding):
         specs = [rule if is_array(leaf) else None for leaf in leaves]
     else:

@@ -727,7 +727,7 @@ def put_along(draw, seed):
 
 def selected(draw, seed):
     """Few different values, so that there are ties; NaNs now and then."""
-    shape = tuple(max(n, 1) for n in draw(shapes(min_dims=1, max_dims=3, max_size=9)))
+    shape = tuple(max(n, 1) for n in draw(shapes(min_dims=1, max_dims=3, max_size=20)))
     axis = draw(st.integers(-len(shape), len(shape) - 1))
     k, largest, which = draw(st.integers(0, shape[axis])), draw(st.booleans()), draw(st.integers(0, 1))
     host = ints(shape, seed) if draw(st.booleans()) else np.round(floats(shape, seed, -2, 2))

@@ -298,6 +298,17 @@ case("einsum", lambda x, y: jnp.einsum("abc,dbc->adb", x, y), T, floats(3, 6, 4)
 case("vector product", lambda x, y: x[0] @ y[0], X, Y)
 case("dot of complex", lambda x, y: x @ y.T, Z, Z)
 
+GROUPS = np.array([2, 0, 3], np.int32)
+MATRICES = floats(3, 6, 5)
+case("ragged_dot", lax.ragged_dot, X, MATRICES, GROUPS)
+case(
+    "gradients of ragged_dot",
+    lambda x, w, n: jax.grad(lambda x, w: (lax.ragged_dot(x, w, n) ** 2).sum(), (0, 1))(x, w),
+    X,
+    MATRICES,
+    GROUPS,
+)
+
 NCHW, NHWC = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
 
 
@@ -392,6 +403,15 @@ case(
 
 case("jit", lambda x: jax.jit(lambda x: x + 1)(x) * 2, X)
 case("custom_jvp", lambda x: jax.nn.relu(x) + jax.grad(lambda x: jax.nn.silu(x).sum())(x), X)
+
+
+@jax.custom_vjp
+def doubled(x):
+    return x * 2
+
+
+doubled.defvjp(lambda x: (x * 2, x), lambda x, g: (g * jnp.cos(x),))
+case("custom_vjp", lambda x: doubled(x) + jax.grad(lambda x: doubled(x).sum())(x), X)
 case("checkpoint", lambda x: jax.grad(lambda x: jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))(x).sum())(x), X)
 case("stop_gradient", lambda x: jax.grad(lambda x: (lax.stop_gradient(x) * x).sum())(x), X)
 case("optimization_barrier", lambda x, y: lax.optimization_barrier((x, y)), X, Y)

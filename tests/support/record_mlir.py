@@ -76,6 +76,8 @@ def written():
                         text = mlir.dumps({name: function.program}, dialect, view)
                     except MLIRError:
                         continue
+                    if dialect == "mesh" and "mesh.sharding" in text:
+                        continue  # offsets and halos: LLVM 20 and 21 have the operation, LLVM 19 does not
                     yield f"{file.stem}.{name}.{dialect}.{view}", dialect, text
 
 

@@ -85,6 +85,8 @@ def test_names_are_parameters_and_paths():
     assert shardings["params"]["layers"][0]["w"].spec == P(None, "tp")
     assert shardings["x"].spec == P("dp", None)
     kinds = f.arguments_in_order()
+    assert f.planned().names == ("params/layers/0/w", "x")
+    assert f.planned(*kinds).arguments == kinds
     assert f.sjit(GRID).lower(*kinds).program.names == ("params/layers/0/w", "x")
     with pytest.raises(ShardingError, match=r"matches no leaf. The paths are 'params/layers/0/w', 'x'"):
         f.sjit(GRID, sw.rules.TreePathShardingRule(("kernel", P()), (".*", P())))

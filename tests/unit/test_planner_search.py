@@ -11,7 +11,7 @@ from scipy.sparse import lil_matrix
 import shardwright as sw
 import shardwright.numpy as snp
 from shardwright import P, nn
-from shardwright.plan import move_matrix, move_seconds, move_steps, options_of, places
+from shardwright.plan import is_exact, move_matrix, move_seconds, move_steps, options_of, places
 from shardwright.planner import remaining
 from shardwright.planner.elimination import Elimination, cost
 from shardwright.planner.remaining import finished
@@ -100,9 +100,9 @@ def check(graph, most):
 
 @pytest.mark.parametrize("most", [1e7, 30, 4, 1])
 def test_the_best_choice_of_random_graphs_is_that_of_brute_force(most, relaxations):
-    for seed in range(150):
+    for seed in range(100):
         check(random_graph(seed), most)
-    assert (relaxations[0] > 30) == (most < 1e7)  # so the linear programme was exercised
+    assert (relaxations[0] > 20) == (most < 1e7)  # so the linear programme was exercised
 
 
 def test_branching_finds_the_best_choice_where_the_linear_programme_has_fractions(relaxations):
@@ -393,13 +393,21 @@ def test_the_price_of_a_move_is_that_of_its_steps(partial):
     assert moved > 100
 
 
-def test_a_matrix_of_prices_has_that_of_every_pair():
-    mesh, shape, dtype = MESHES["x=2, y=2"], (4, 6), np.dtype("float32")
+@pytest.mark.parametrize("seed", range(6))
+def test_a_matrix_has_the_price_of_every_move_or_less_where_it_says_so(seed):
+    rng = np.random.default_rng(seed)
+    mesh, dtype = random_mesh(rng), np.dtype("float32")
+    shape = tuple(int(n) for n in rng.choice([4, 5, 6, 7, 12], 2))
     every = places(mesh, shape)
-    matrix = move_matrix([*every, every[0]], every, shape, dtype)
-    expected = [[move_time(a, b, shape, dtype) for b in every] for a in [*every, every[0]]]
-    np.testing.assert_allclose(matrix, expected, rtol=1e-9)
-    assert (np.diag(matrix) == 0).all()
+    before = [*every, *(random_sharding(rng, mesh, shape, True) for _ in range(4)), every[0]]
+    expected = np.array([[move_time(a, b, shape, dtype) for b in every] for a in before])
+    least = move_matrix(before, every, shape, dtype)
+    known = np.array([[is_exact(a, b, shape, dtype) for b in every] for a in before])
+    assert (least <= expected * (1 + 1e-9)).all()
+    np.testing.assert_allclose(least[known], expected[known], rtol=1e-9)
+    asked = {(a, b, shape, dtype) for a in before for b in every}
+    np.testing.assert_allclose(move_matrix(before, every, shape, dtype, asked), expected, rtol=1e-9)
+    assert (np.diag(least[: len(every)]) == 0).all()
 
 
 @pytest.mark.parametrize("mesh", MESHES)

@@ -34,6 +34,7 @@ LAYERS = [
     ["nn"],
     ["rules"],
     ["program"],
+    ["planner"],
     ["xla"],
     ["imported"],
     ["jax", "mlir", "ttnn", "torch"],  # front ends: siblings
@@ -41,6 +42,7 @@ LAYERS = [
     ["demo"],
     ["__init__"],
     ["cli_hardware", "cli_mlir", "cli_models"],
+    ["cli_plan"],
     ["cli"],
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

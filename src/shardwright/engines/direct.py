@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.engines.blocks import BLOCK, Line, Value, aligned, blocked
-from shardwright.kernels import PLAIN, Call, contraction
+from shardwright.kernels import NUMPY, PLAIN, Call, contraction, run
+from shardwright.kernels.along import argsort
 from shardwright.kernels.elementwise import FARTHEST, TAIL
 from shardwright.ops import small_dtype
 
@@ -78,6 +79,35 @@ def _sort(call: Call) -> Function:
         return np.flip(made, axis=axis) if descending else made
 
     return sort
+
+
+def _top_k(call: Call) -> Function | None:
+    """By a partition instead of a sort: what is beyond the k-th element, and the first of those that equal it.
+
+    Only the selected elements are sorted. NaNs, which compare as nothing, are the kernel's.
+    """
+    axis, k, largest = call.attrs["axis"], call.attrs["k"], call.attrs["largest"]
+    size = call.operands[0].shape[axis]
+    if not 0 < k <= size // 8 or call.dtypes[0].kind not in "iuf":
+        return None
+
+    def top_k(x: Data) -> tuple[Data, ...]:
+        rows = np.ascontiguousarray(np.moveaxis(x, axis, -1)).reshape(-1, size)
+        if x.dtype.kind == "f" and np.isnan(rows).any():
+            return run(call, [x])
+        last = np.partition(rows, size - k if largest else k - 1, axis=-1)[:, size - k if largest else k - 1, None]
+        chosen = rows > last if largest else rows < last
+        equal = rows == last
+        chosen |= equal & (np.cumsum(equal, axis=-1) <= k - np.count_nonzero(chosen, axis=-1)[:, None])
+        places = chosen.nonzero()[1].reshape(len(rows), k)
+        values = np.take_along_axis(rows, places, axis=-1)
+        order = argsort(NUMPY, values, -1, largest, stable=True)
+        shape = (*np.moveaxis(x, axis, -1).shape[:-1], k)
+        return tuple(
+            np.moveaxis(np.take_along_axis(some, order, axis=-1).reshape(shape), -1, axis) for some in (values, places)
+        )
+
+    return top_k
 
 
 # The normal distribution function of x is 1 / (1 + exp(-x · g(x²))): its logarithm of odds is odd in x. g is close to a ratio
@@ -309,6 +339,7 @@ DIRECT: dict[str, Callable[[Call], Function | None]] = {
     "any": _reduction(np.logical_or),
     "first_true": _first_true,
     "sort": _sort,
+    "top_k": _top_k,
     "gelu": _gelu,
     "concat": _concat,
     "reshape": _reshape,

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import shardwright.jax.interpreting as interpreting
 from shardwright import xla
 from shardwright.arrays import Array, ShapeDtype
 from shardwright.errors import ArrayError, ProgramError, TreeError
+from shardwright.imported import Call
 from shardwright.jax.expanding import data_of
 from shardwright.jax.utils import key_name
 from shardwright.mesh import Mesh, current_mesh
@@ -66,12 +68,12 @@ class ImportedFunction:
             raise ArrayError(
                 f"{self.__name__}: no argument is an Array, and there is no mesh. Give Arrays, or use .sjit(mesh, rules)."
             )
-        names = self._paths()
-        values = [self._argument(*entry) for entry in zip(names, leaves, self._kinds, strict=True)]
+        values = [self._argument(*entry) for entry in zip(self._paths, leaves, self._kinds, strict=True)]
         with mesh, xla.shared_constants():
             made = interpreting.run(self.jaxpr.jaxpr, self.jaxpr.consts, values)
             return jax.tree.unflatten(self._out_tree, [xla.lifted(x) for x in made])
 
+    @cached_property
     def _paths(self) -> list[str]:
         """The names of the arguments' leaves: parameter, then path, in JAX's order."""
         pairs = jax.tree_util.tree_flatten_with_path(self.arguments_in_order())[0]
@@ -131,13 +133,19 @@ class ImportedFunction:
 
     bind = sjit
 
-    def planned(self, *args: Any) -> tuple[Any, tuple[Any, ...], tuple[str, ...]]:
-        """The function, its arguments and the names of their leaves, as a planner wants them."""
-        return self, args or self.arguments_in_order(), tuple(self._paths())
-
     def explain(self, mesh: Mesh, rules: Any = None, *args: Any) -> Explanation:
         """What the function does and costs on a mesh, for the arguments it was loaded for, or others of their shapes."""
         return explain(self.sjit(mesh, rules), *(args or self.arguments_in_order()))
+
+    def planned(self, *args: Any) -> Call:
+        """The function, its arguments without elements and the names of their leaves, as a planner wants them."""
+        given = args or self.arguments_in_order()
+        leaves, structure = flatten(given)
+        abstract = [ShapeDtype(x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves]
+        paths = [path.partition("/") for path in paths_of(given)]
+        heads = list(self.arguments)
+        names = tuple(f"{heads[int(at)]}/{rest}" if rest else heads[int(at)] for at, _, rest in paths)
+        return Call(self, unflatten(structure, abstract), names)
 
 
 class _Found(ShardingRule):

@@ -143,20 +143,22 @@ def _checked(eqn: Any, var: Any, value: Value) -> Value:
 # -- equations on known values -----------------------------------------------------------------------------------------------
 
 
+# Equations that NumPy computes to the same bits: compiling them in JAX, even once each, takes longer than all the rest.
+_EXACT = frozenset(
+    """
+    add sub mul div max min neg abs and or xor not eq ne lt le gt ge select_n clamp convert_element_type iota
+    broadcast_in_dim reshape squeeze expand_dims transpose rev concatenate slice split stack pad floor ceil sqrt is_finite
+    copy stop_gradient sharding_constraint device_put optimization_barrier iota_2x32_shape
+    """.split()
+)
+
+
 def _folds(eqn: Any, operands: Sequence[Value]) -> bool:
     """Whether JAX works an equation out now: all operands are known, and neither they nor the results are large."""
-    if not all(map(xla.is_known, operands)) or eqn.primitive.name in (
-        "iota",
-        "broadcast_in_dim",
-        "reshape",
-        *_UNFOLDED,
-    ):
+    if not all(map(xla.is_known, operands)) or eqn.primitive.name in _EXACT:
         return False
     sizes = [x.size for x in operands] + [math.prod(v.aval.shape) for v in eqn.outvars]
     return max(sizes, default=0) <= xla.MOST_FOLDED and implementation_of(eqn) is None
-
-
-_UNFOLDED = ("sharding_constraint", "device_put", "iota_2x32_shape", "optimization_barrier")
 
 
 def _folded(eqn: Any, operands: Sequence[Any]) -> list[Value]:

@@ -118,6 +118,17 @@ def _dot_general(x: Value, y: Value, dimension_numbers: Any, preferred_element_t
     return xla.dot_general(x, y, contract, batch, preferred_element_type)
 
 
+def _ragged_dot(
+    x: Value, y: Value, sizes: Value, ragged_dot_dimension_numbers: Any, preferred_element_type: Any = None, **_: Any
+) -> Value:
+    d = ragged_dot_dimension_numbers
+    contract, batch = d.dot_dimension_numbers
+    if batch[0] or len(d.lhs_ragged_dimensions) != 1 or sizes.ndim != 1:
+        raise OperationError("a ragged product with batch dims is not supported. Map over them, or write it as a loop.")
+    ragged, groups = d.lhs_ragged_dimensions[0], tuple(d.rhs_group_dimensions)
+    return xla.ragged_dot(x, y, sizes, contract, ragged, groups, preferred_element_type)
+
+
 def _convolution(x: Value, w: Value, dimension_numbers: Any, **params: Any) -> Value:
     numbers = dimension_numbers
     layout = Layout(tuple(numbers.lhs_spec), tuple(numbers.rhs_spec), tuple(numbers.out_spec))
@@ -276,6 +287,7 @@ PRIMITIVES: dict[str, Function] = {
     "top_k": _top_k,
     # products and windows
     "dot_general": _dot_general,
+    "ragged_dot_general": _ragged_dot,
     "conv_general_dilated": _convolution,
     "reduce_window": _reduce_window,
     "reduce_window_sum": _windows("add"),

@@ -54,7 +54,7 @@ def attention(call: Call, *operands: Data) -> Data:
     """Attention to all keys."""
     xp, dtype = call.xp, call.result_dtypes[0]
     total, _, weight = _attended(call, *operands)
-    return xp.astype(_divided(xp, total, weight), dtype)
+    return call.converted(_divided(xp, total, weight), dtype)
 
 
 def parts(call: Call, *operands: Data) -> tuple[Data, ...]:
@@ -71,7 +71,7 @@ def merged(call: Call, total: Data, top: Data, highest: Data, weight: Data) -> D
     """A device's part of the result: its sums relative to the largest score, divided by the weights of all devices."""
     xp = call.xp
     scaled = total * _column(xp, _rescaling(xp, top, highest))
-    return xp.astype(_divided(xp, scaled, weight), call.result_dtypes[0])
+    return call.converted(_divided(xp, scaled, weight), call.result_dtypes[0])
 
 
 def _rescaling(xp: Space, top: Data, highest: Data) -> Data:
@@ -117,12 +117,12 @@ def _attended(call: Call, *operands: Data) -> tuple[Data, Data, Data]:
     def of_rows(start: Any, count: int) -> tuple[Data, Data, Data]:
         """What some queries find."""
         some = xp.rows(query, start, count, -2)
-        some = xp.astype(some, dtype) * call.attrs["scale"]
+        some = call.converted(some, dtype) * call.attrs["scale"]
 
         def of_keys(begin: Any, size: int, carry: tuple[Data, Data, Data]) -> tuple[Data, Data, Data]:
-            block = _turned(xp, xp.astype(xp.rows(key, begin, size, -2), dtype))
+            block = _turned(xp, call.converted(xp.rows(key, begin, size, -2), dtype))
             scores = _masked(call, given.mask, xp.matmul(some, block), (rows, start, count), (cols, begin, size))
-            return _absorbed(xp, carry, scores, xp.astype(xp.rows(value, begin, size, -2), dtype))
+            return _absorbed(xp, carry, scores, call.converted(xp.rows(value, begin, size, -2), dtype))
 
         carry = (
             xp.zeros((*lead, count, width), dtype=dtype),
@@ -186,7 +186,7 @@ def _masked(call: Call, mask: Data | None, scores: Data, rows: tuple[Any, ...], 
         for axis, (first, length) in ((-2, (start, count)), (-1, (begin, size))):
             mask = mask if mask.shape[axis] == 1 else xp.rows(mask, first, length, axis)
         boolean = call.dtypes[3].kind == "b"
-        scores = xp.where(mask, scores, lowest) if boolean else scores + xp.astype(mask, scores.dtype)
+        scores = xp.where(mask, scores, lowest) if boolean else scores + call.converted(mask, xp.dtype(scores))
     key = call.operands[1]
     if key.extents[len(key.shape) - 2] is not None:
         rank = scores.ndim - call.n

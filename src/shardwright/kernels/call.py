@@ -76,6 +76,10 @@ class Call:
         """The data with its lanes broadcast."""
         return self.xp.broadcast_to(data, (*lanes, *data.shape[self.n :]))
 
+    def converted(self, data: Data, dtype: Any) -> Data:
+        """The data in a dtype; itself where it has that, which namespaces may copy."""
+        return data if self.xp.dtype(data) == dtype else self.xp.astype(data, dtype)
+
     # -- alignment --------------------------------------------------------------------------------------------------
 
     @cached_property

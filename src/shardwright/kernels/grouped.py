@@ -18,7 +18,7 @@ def grouped_matmul(call: Call, x: Data, w: Data, ends: Data) -> Data:
     rows, groups, width = x.shape[n], w.shape[n], w.shape[-1]
     if 0 in (rows, groups, width, x.shape[-1]):
         return xp.zeros((*lanes, rows, width), dtype=call.dtypes[0])
-    ends = xp.astype(ends, np.int64)
+    ends = call.converted(ends, np.int64)
     begins = xp.concat([ends[..., :1] * 0, ends[..., :-1]], axis=-1)
     # Over the lanes: which groups a device holds, and which of their rows.
     held = xp.asarray(call.spread(call.starts(weights, 0), 1)) + xp.asarray(np.arange(groups))
@@ -35,7 +35,7 @@ def grouped_matmul(call: Call, x: Data, w: Data, ends: Data) -> Data:
         return xp.broadcast_to(xp.where(real, local, 0 * local), (*lanes, groups))
 
     first, last = bounds(begins), bounds(ends)
-    x, w = call.wide(xp.astype(x, wide), lanes), call.wide(xp.astype(w, wide), lanes)
+    x, w = call.wide(call.converted(x, wide), lanes), call.wide(call.converted(w, wide), lanes)
     made = [xp.grouped_matmul(x[at], w[at], first[at], last[at]) for at in np.ndindex(*lanes)]
     result = xp.reshape(xp.stack(made), (*lanes, rows, width)) if lanes else made[0]
-    return xp.astype(result, call.dtypes[0])
+    return call.converted(result, call.dtypes[0])

@@ -38,7 +38,7 @@ def scatter_reduce(call: Call, x: Data, updates: Data, *indices: Data) -> Data:
     places, mine = _places(call, indices)
     count, width = (math.prod(sizes[name] for name in some) for some in (summed, window))
     room, groups = math.prod(sizes[name] for name in indexed), math.prod([*lanes, *(sizes[name] for name in batch)])
-    target = arranged(xp.astype(x, work), names, [*batch, *indexed, *window])
+    target = arranged(call.converted(x, work), names, [*batch, *indexed, *window])
     if 0 in (room, groups, width, count):
         return xp.broadcast_to(x, (*lanes, *x.shape[n:]))
     target = xp.broadcast_to(target, (*lanes, *target.shape[n:]))
@@ -47,7 +47,7 @@ def scatter_reduce(call: Call, x: Data, updates: Data, *indices: Data) -> Data:
     wide = (*lanes, *(sizes[name] for name in order))
     base = np.arange(groups).reshape((*lanes, *(sizes[name] for name in batch), *(1,) * len(summed))) * room
     keys = xp.broadcast_to(arranged(places, points, order) + xp.asarray(base), wide)
-    values = arranged(xp.astype(updates, work), given, [*order, *window])
+    values = arranged(call.converted(updates, work), given, [*order, *window])
     if mine is not None:
         held = arranged(mine, points, order)
         held = xp.reshape(held, (*held.shape, *(1,) * len(window)))
@@ -61,7 +61,7 @@ def scatter_reduce(call: Call, x: Data, updates: Data, *indices: Data) -> Data:
     )
     arrangement = [*batch, *indexed, *window]
     back = (*range(n), *(n + arrangement.index(name) for name in names))
-    return xp.astype(xp.transpose(xp.reshape(made, shape), back), dtype)
+    return call.converted(xp.transpose(xp.reshape(made, shape), back), dtype)
 
 
 def _unchanging(op: str, dtype: DType) -> object:
@@ -90,7 +90,7 @@ def _places(call: Call, indices: Sequence[Data]) -> tuple[Data, Data | None]:
     mine = None if real is None else xp.asarray(real)
     place = None
     for dim, index in zip(call.attrs["dims"], indices, strict=True):
-        index = xp.astype(index, np.int64)
+        index = call.converted(index, np.int64)
         local = xp.where(index < 0, index + layout.shape[dim], index)
         if layout.dims[dim].parts > 1:
             local = local - xp.asarray(call.spread(call.starts(layout, dim), rank))

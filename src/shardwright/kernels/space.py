@@ -49,19 +49,12 @@ class NumpySpace:
 
     @staticmethod
     def scatter_reduce(x: Any, rows: Any, updates: Any, op: str) -> Any:
-        """Rows of x combined with rows of updates; several for one row are all combined.
-
-        Single elements are combined one by one, rows are sorted by their target first: NumPy combines rows one by one slowly.
-        """
-        made, combine = np.array(x), _COMBINE[op]
-        if updates.shape[1] == 1:
-            combine.at(made[:, 0], rows, updates[:, 0])
-            return made
-        order = np.argsort(rows, kind="stable")
-        targets = rows[order]
-        begins = np.flatnonzero(np.concatenate([[True], targets[1:] != targets[:-1]]))
-        totals = combine.reduceat(updates[order], begins, axis=0, dtype=updates.dtype)
-        made[targets[begins]] = combine(made[targets[begins]], totals)
+        """Rows of x combined with rows of updates; several for one row are all combined."""
+        made = np.array(x)
+        if updates.shape[1] == 1:  # NumPy is much faster on one dim
+            _COMBINE[op].at(made[:, 0], rows, updates[:, 0])
+        else:
+            _COMBINE[op].at(made, rows, updates)
         return made
 
     @staticmethod

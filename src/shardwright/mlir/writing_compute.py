@@ -252,6 +252,63 @@ class Computes:
         found = self.rows.write("pick", attrs, [x, local], (local.shape, dtype))
         return self._chosen(mine, found, self._nothing(found), dtype)
 
+    def _assign(
+        self,
+        name: str,
+        attrs: Mapping[str, Any],
+        operands: list[Any],
+        held: Sequence[Layout],
+        result: Layout,
+        dtype: Any,
+    ) -> Typed:
+        """Each device writes, into the rows that it holds, what it was brought for them."""
+        x, value = operands
+        mine, theirs = held
+        if all(row_map is None or mine.dims[dim].parts == 1 for dim, row_map in enumerate(attrs["maps"])):
+            return self.rows.write("assign", attrs, operands, (result.local_shape, dtype))
+        value, keep = self.rows.cast(value, dtype), None
+        for dim, row_map in enumerate(attrs["maps"]):
+            if row_map is None:
+                continue
+            own, other, axes = mine.dims[dim], theirs.dims[dim], mine.sharding.dims[dim]
+            first = own.offsets[:-1, None] + np.arange(own.local)
+            number = (first - row_map.start) // row_map.stride  # of the value's row that goes there, if one does
+            inside = (number * row_map.stride + row_map.start == first) & (number >= 0) & (number < row_map.size)
+            shape = [own.local if d == dim else 1 for d in range(len(x.shape))]
+            here = self.rows.reshaped(self.places.entry(inside, axes), shape)
+            keep = here if keep is None else self._both(keep, here)
+            if (theirs.shape[dim] == row_map.size and row_map.size != 1) or other.parts > 1:
+                start = other.offsets[:-1, None] if other.parts > 1 else 0
+                local = np.clip(number - start, 0, max(other.local - 1, 0))
+                value = self.places.selected(value, dim, list(local), axes, own.local)
+        wide = self.rows.broadcast(value, x.shape)
+        return wide if keep is None else self._chosen(self.rows.broadcast(keep, x.shape), wide, x, dtype)
+
+    def _scatter(
+        self,
+        name: str,
+        attrs: Mapping[str, Any],
+        operands: list[Any],
+        held: Sequence[Layout],
+        result: Layout,
+        dtype: Any,
+    ) -> Typed:
+        x, value, *numbers = operands
+        if numbers[0].shape != (1,) or all(held[0].dims[dim].parts == 1 for dim in attrs["dims"]):
+            return self.rows.write("scatter", attrs, operands, (result.local_shape, dtype))
+        keep: Typed | None = None
+        for dim, number in zip(attrs["dims"], numbers, strict=True):
+            rows = self.places.positions(held[0], dim, x.shape)
+            wanted = self.rows.reshaped(self.rows.wrapped(number, held[0].shape[dim]), ())
+            here = self._less("equal", rows, self.places.wide(self.rows.cast(wanted, np.int64), rows.shape))
+            keep = here if keep is None else self._both(keep, here)
+        assert keep is not None
+        rest = [n for d, n in enumerate(x.shape) if d not in attrs["dims"]]
+        shape = [1 if d in attrs["dims"] else n for d, n in enumerate(x.shape)]
+        one = self.rows.reshaped(self.rows.fitted(value, (1, *rest), dtype), shape)
+        wide = self.rows.broadcast(one, x.shape)
+        return self._chosen(self.rows.broadcast(keep, x.shape), wide, x, dtype)
+
     # -- from places --------------------------------------------------------------------------------------------------
 
     def _triangle(

@@ -10,6 +10,7 @@ Each move is written by the operation of the dialect that moves the least for it
 Where shards are uneven they are padded to the largest, so that collectives see equal sizes.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +22,10 @@ from shardwright.mlir.communication import QueryKey
 from shardwright.mlir.dialects import SHARD
 from shardwright.mlir.text import Text, Typed
 from shardwright.mlir.types import tensor_name
+from shardwright.mlir.writing_exchange import MOST_MEMBERS, Packed
 from shardwright.mlir.writing_places import OUTSIDE, Places
 from shardwright.mlir.writing_rows import Rows
+from shardwright.ops import RowMap
 from shardwright.plan import Fetch, Move, Reduce, SendRecv, Step
 from shardwright.sharding import REDUCTIONS, Layout, Sharding, layout_of
 
@@ -72,11 +75,73 @@ class Moves:
         if isinstance(step, Reduce):
             return self._reduce(step, x)
         assert isinstance(step, Move), step
-        if step.here.is_even and step.there.is_even and not isinstance(step, Fetch):
+        pack = self._pack(step)
+        if pack is not None:
+            made = self._by_pieces(pack, x)
+        elif step.here.is_even and step.there.is_even and not isinstance(step, Fetch):
             made = self.moved(x, step.source, step.result)
         else:
             made = self._uneven(step, x)
         return self._made_partial(made, step)
+
+    # -- exchanges ----------------------------------------------------------------------------------------------------
+
+    def _pack(self, step: Move) -> Packed | None:
+        """An exchange or a permutation as pieces for the members of groups; None where a gather moves no more."""
+        mesh = self.text.mesh
+        size = mesh.axis_size(step.pieces)
+        if (
+            step.name not in ("exchange", "permute")
+            or not 1 < size <= MOST_MEMBERS
+            or step.source.halo
+            or step.result.halo
+        ):
+            return None
+        groups = [[mesh.position(device) for device in group] for group in mesh.groups(step.pieces)]
+        pack = Packed(step, groups)
+        return pack if pack.fits and pack.volume < self._gathered_volume(step) else None
+
+    def _gathered_volume(self, step: Move) -> int:
+        """Elements that a device receives if the dims that change are gathered."""
+        size, received = math.prod(step.here.local_shape), 0
+        for dim, (before, after) in enumerate(zip(step.source.dims, step.result.dims, strict=True)):
+            even = step.here.dims[dim].is_even and step.there.dims[dim].is_even
+            if before == after and self._stays(step, dim):
+                continue
+            count = self.text.mesh.axis_size(before[_common(before, after) if even else 0 :])
+            received += size * (count - 1)
+            size *= count
+        return received
+
+    def _by_pieces(self, pack: Packed, x: Typed) -> Typed:
+        """An all_to_all of pieces, and the result put together from those that come."""
+        dims, everywhere = range(len(x.shape)), self.text.mesh.axis_names
+        pieces = []
+        for number in range(pack.count):
+            piece = x
+            for dim in dims:
+                piece = self.places.selected(piece, dim, pack.starts(dim, number), everywhere, pack.rooms[dim])
+            pieces.append(piece)
+        sent = self.rows.joined(pieces, 0)
+        came = self._collective("all_to_all", sent, pack.step.pieces, " split_axis = 0 concat_axis = 0", sent.shape)
+        made = x
+        for dim in dims:
+            made = self.places.selected(made, dim, pack.own(dim), everywhere, pack.step.there.local_shape[dim])
+        for number in range(pack.count):
+            first = RowMap(pack.rooms[0], number * pack.rooms[0])
+            piece, keep = self.rows.picked(came, [first if d == 0 else None for d in dims]), None
+            for dim in dims:
+                tables, inside = pack.rows(dim, number)
+                piece = self.places.selected(piece, dim, tables, everywhere, len(inside[0]))
+                if not inside.all():
+                    ones = [len(inside[0]) if d == dim else 1 for d in dims]
+                    here = self.rows.reshaped(self.places.entry(inside, everywhere), ones)
+                    wide = self.rows.broadcast(here, made.shape)
+                    kind = (made.shape, np.dtype(bool))
+                    keep = wide if keep is None else self.rows.write("logical_and", {}, [keep, wide], kind)
+            kind = (made.shape, made.dtype)
+            made = piece if keep is None else self.rows.write("where", {}, [keep, piece, made], kind)
+        return made
 
     def _made_partial(self, x: Typed, step: Move) -> Typed:
         """A value that becomes partial: the first device of a group keeps it, the others hold what adds nothing."""

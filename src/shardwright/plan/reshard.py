@@ -217,15 +217,27 @@ def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) ->
         return None
     if not (is_even(source, shape) and is_even(target, shape)):
         return None
-    if any(mesh.axis(axis).size == 1 for axis in (*source.axes, *target.axes)):
+    axes = (*source.axes, *target.axes)
+    if any(mesh.axis(axis).size == 1 for axis in axes):
         return None
-    plain = _numbered(mesh.shape, mesh.hardware, mesh.own_links)
-    named = dict(zip(mesh.axis_names, plain.axis_names, strict=True))
-    if not all(axis in named for axis in (*source.axes, *target.axes)):
-        return _even_way_of(source, target, shape, dtype)
-    ends = (Sharding(plain, P(*([named[a] for a in axes] for axes in s.dims))) for s in (source, target))
+    plain, numbers, names = _unnamed(mesh)
+    for axis in axes:
+        if axis not in numbers:
+            return _even_way_of(source, target, shape, dtype)
+    ends = (
+        Sharding.fitted(plain, tuple([tuple([numbers[a] for a in dim]) for dim in s.dims]), (), "sum", shape)
+        for s in (source, target)
+    )
     way = _even_way_of(*ends, shape, dtype)
-    return way and _renamed(way, dict(zip(plain.axis_names, mesh.axis_names, strict=True)))
+    return way and _renamed(way, names)
+
+
+@lru_cache(maxsize=256)
+def _unnamed(mesh: Mesh) -> tuple[Mesh, dict[str, str], dict[str, str]]:
+    """The mesh with numbers for names of axes, the number of each name, and the name of each number."""
+    plain = _numbered(mesh.shape, mesh.hardware, mesh.own_links)
+    pairs = list(zip(mesh.axis_names, plain.axis_names, strict=True))
+    return plain, dict(pairs), {number: name for name, number in pairs}
 
 
 @lru_cache(maxsize=256)

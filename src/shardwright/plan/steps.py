@@ -374,8 +374,10 @@ def merged_axes(mesh: Mesh, pieces: tuple[str, ...]) -> tuple[str, ...]:
 
 def is_even(sharding: Sharding, shape: Shape) -> bool:
     """Whether all shards of a tensor are equal blocks."""
-    plain = not sharding.offsets and not sharding.halo
-    return plain and all(n % sharding.mesh.axis_size(a) == 0 for n, a in zip(shape, sharding.dims, strict=True))
+    if sharding.offsets or sharding.halo:
+        return False
+    size = sharding.mesh.axis_size
+    return not any(n % size(axes) for n, axes in zip(shape, sharding.dims, strict=True) if axes)
 
 
 def _stretch(first: int, count: int, step: int) -> slice:

@@ -61,6 +61,8 @@ class Certificate:
 
     def check(self) -> bool:
         """True if the bound holds; PlanError says which step does not."""
+        if not self.price >= 0:
+            raise PlanError(f"The certificate has a price of memory of {self.price} s a byte, which is negative.")
         checker = _Checker(self)
         proved = checker.proved()
         rounding = 2 * len(checker.costs.factors) * self.unit  # every cost counts in whole units
@@ -348,7 +350,7 @@ class _Checker:
         local = {u: at for at, u in enumerate((v, *others))}
         own = self.of[v]
         parts = tuple(sorted([(self.live[f][1], tuple([local.get(u, -1) for u in self.live[f][0]])) for f in own]))
-        left = tuple([(u, len(step.options[at])) for u, at in local.items() if u in self._left])
+        left = tuple([(u, tuple(step.options[at])) for u, at in local.items() if u in self._left])
         key = (step.table, parts, left)
         slack = self._seen.get(key)
         if slack is None:
@@ -396,7 +398,7 @@ class _Checker:
         """An option may go if another one is never worse."""
         v, k, better = step.variable, step.option, step.better
         left = self._left.setdefault(v, np.ones(self.costs.counts[v], bool))
-        if k == better or not left[better]:
+        if k == better or min(k, better) < 0 or not left[better]:
             raise PlanError(f"The certificate takes option {k} of variable {v} away for one that is gone.")
         more = 0.0
         for f in self.of[v]:

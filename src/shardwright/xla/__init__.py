@@ -7,7 +7,7 @@ spelling to these. Nothing here imports jax.
 from shardwright.xla.bits import bitcast, counts, reduce_precision, threefry
 from shardwright.xla.elementwise import ELEMENTWISE, MONOIDS, Monoid, clamp, convert, integer_power, select, total_order
 from shardwright.xla.indexing import CLIP, FILL, PROMISE, Numbers, gather, scatter
-from shardwright.xla.products import Layout, Window, convolution, dot_general
+from shardwright.xla.products import Layout, Window, convolution, dot_general, ragged_dot
 from shardwright.xla.reducing import argument, cumulative, reduce, sort, top_k
 from shardwright.xla.running import silent
 from shardwright.xla.shaping import (
@@ -79,6 +79,7 @@ __all__ = [
     "lifted",
     "pad",
     "permute",
+    "ragged_dot",
     "reduce",
     "reduce_precision",
     "reduce_window",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.errors import OperationError
 from shardwright.ops import RowMap
 from shardwright.xla.elementwise import convert
 from shardwright.xla.shaping import concatenate, pad, reverse, rows
@@ -36,6 +37,33 @@ def dot_general(x: Value, y: Value, contract: tuple[Dims, Dims], batch: tuple[Di
     result += [n for d, n in enumerate(names[1]) if d not in (*contract[1], *batch[1])]
     text = f"{' '.join(names[0])}, {' '.join(names[1])} -> {' '.join(result)}"
     return convert(row("einsum", x, y, text=text, name="dot_general"), wanted)
+
+
+def ragged_dot(
+    x: Value, y: Value, sizes: Value, contract: tuple[Dims, Dims], ragged: int, groups: Dims, dtype: Any = None
+) -> Value:
+    """Products of groups of x's rows, `sizes` of them each, along dim `ragged`: with y's matrix of each group (of the dim
+    `groups`), or, where the rows are contracted, with the rows of y, a matrix for each group."""
+    (a, b), rank = contract, (x.ndim, y.ndim)
+    if len(a) != 1 or rank != ((2, 3) if groups else (2, 2)) or (ragged in a) == bool(groups):
+        raise OperationError(
+            f"a ragged product of shapes {tuple(x.shape)} and {tuple(y.shape)} over dims {tuple(a)} and {tuple(b)} with "
+            f"batch dims is not supported. Use (rows, k) with (groups, k, n), or with (rows, n)."
+        )
+    wanted = np.dtype(x.dtype if dtype is None else dtype)
+    x, y = _accumulated((x, y), wanted)
+    counts = convert(sizes, np.int64)
+    ends = row("cumulative_sum", counts, axis=0, dtype=np.dtype(np.int64))
+    if groups:
+        last = next(d for d in range(3) if d not in (groups[0], b[0]))
+        made = row("grouped_matmul", permute(x, (ragged, a[0])), permute(y, (groups[0], b[0], last)), ends)
+        return convert(made, wanted)
+    places = np.arange(x.shape[ragged]).reshape(-1, 1)
+    after = row("greater_equal", places, reshape(row("subtract", ends, counts), (1, *ends.shape)))
+    mine = row("bitwise_and", after, row("less", places, reshape(ends, (1, *ends.shape))))
+    rows_of = permute(x, (ragged, 1 - ragged)), permute(y, (b[0], 1 - b[0]))
+    text = "m g, m k, m n -> g k n"
+    return convert(row("einsum", convert(mine, wanted), *rows_of, text=text, name="ragged_dot"), wanted)
 
 
 @dataclass(frozen=True)
