@@ -137,6 +137,19 @@ def test_linear_embedding_one_hot_and_losses():
     check(nn.cross_entropy(sw.shard(X.T.copy(), MESH, P()), labels, axis=0), F.cross_entropy(t(X), t(labels)))
 
 
+@pytest.mark.parametrize("lead", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("kind", [bool, np.float32])
+def test_attention_with_one_mask_for_all_heads_whatever_dims_of_size_1_it_has(lead, kind):
+    q, k, v = (np.random.default_rng(at).normal(size=(2, 4, 6, 8)).astype(np.float32) for at in range(3))
+    seen = np.tri(6, dtype=bool)
+    mask = seen if kind is bool else np.where(seen, 0, -1e9).astype(kind)
+    scores = np.where(seen, q @ k.swapaxes(-1, -2) / np.sqrt(8), -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = weights / weights.sum(-1, keepdims=True) @ v
+    ours = nn.scaled_dot_product_attention(*(sw.shard(x, MESH, P()) for x in (q, k, v)), mask.reshape(*lead, 6, 6))
+    np.testing.assert_allclose(np.asarray(ours), expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "spec", [P(), P("data"), P(None, "model"), P("data", None, "model"), P(None, None, None, "model")]
 )

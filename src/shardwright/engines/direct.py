@@ -276,7 +276,10 @@ def _attention(call: Call) -> Function | None:
     def attention(query: Data, key: Data, value: Data, *masks: Data) -> Data:
         made = np.empty((math.prod(lead) * shared, heads // shared, queries, width), query.dtype)
         q, k, v = (x.reshape(len(made), -1, *x.shape[-2:]) for x in (query, key, value))
-        mask = np.broadcast_to(masks[0], (*(() if alike else (*lead, heads)), queries, keys)) if masks else None
+        mask = masks[0] if masks else None
+        if mask is not None:
+            own_dims = mask.reshape(mask.shape[-2:]) if alike else mask  # dims of size 1 in front are dropped
+            mask = np.broadcast_to(own_dims, (*(() if alike else (*lead, heads)), queries, keys))
         count = len(made) if alike else shared  # heads that have one mask, or a mask in one piece
         for index, first in enumerate(range(0, len(made), count)):
             own = mask

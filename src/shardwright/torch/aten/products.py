@@ -148,8 +148,5 @@ def grouped_mm(x: Array, weight: Array, offs: Any = None, bias: Any = None, out_
         return x @ weight
     if x.ndim != 2 or weight.ndim != 3:
         raise ModelError(f"grouped_mm of shapes {x.shape} and {weight.shape}: only rows in groups times matrices.")
-    position = xp.expand_dims(xp.arange(x.shape[0], dtype=np.int64), axis=-1)
     ends = cast(offs, np.int64)
-    starts = xp.concat([xp.zeros((1,), dtype=np.int64), ends[:-1]], axis=0)
-    member = cast((position >= starts) & (position < ends), x.dtype)
-    return xp.einsum("re,rk,ekn->rn", member, x, weight)
+    return nn.grouped_matmul(x, weight, xp.diff(ends, prepend=np.zeros(1, np.int64)))
