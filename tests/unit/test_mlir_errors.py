@@ -240,6 +240,8 @@ def test_integers_divide_and_compare_as_mlir_says():
         ("mesh.mesh @m(shape = " + "2x" * 100_000, r""),
         ("", r"Could not parse entire input"),
         ("\0\xff", r""),
+        ("func.func @f(%x: tensor<2xi4294967296>) { return }", r"An integer type has 4294967296 bits"),
+        ("func.func @f(%x: i1000000000) { return }", r"An integer type has 1000000000 bits"),
     ],
 )
 def test_hostile_files_end_in_errors_soon(text, message):
@@ -248,6 +250,27 @@ def test_hostile_files_end_in_errors_soon(text, message):
     assert message in error.message or not message
     assert len(str(error)) < 2000
     assert time.process_time() - begin < 5
+
+
+HUGE = """
+func.func @f(%x: tensor<1000000000000xi8>) -> tensor<1000000000000xi8> {{
+  %e = tensor.empty() : tensor<1000000000000xi8>
+  %y = linalg.generic {{indexing_maps = [affine_map<(d0) -> ({})>, affine_map<(d0) -> (d0)>], iterator_types = ["parallel"]}}
+    ins(%x : tensor<1000000000000xi8>) outs(%e : tensor<1000000000000xi8>) {{
+  ^bb0(%p: i8, %o: i8):
+    {}
+    linalg.yield %p : i8
+  }} -> tensor<1000000000000xi8>
+  return %y : tensor<1000000000000xi8>
+}}"""
+
+
+def test_maps_and_counters_of_huge_tensors_are_not_listed():
+    assert mlir.loads(HUGE.format("-d0 + 999999999999", ""))["f"].program.outputs[0].type.shape == (10**12,)
+    with pytest.raises(MLIRError, match=r"Rows 0 to 1000000000000 of dim 0 are read, which has 1000000000000"):
+        _ = mlir.loads(HUGE.format("(d0 + 3) mod 1000000000001", ""))["f"].program
+    with pytest.raises(MLIRError, match=r"counts 1,000,000,000,000 rows; at most 4,194,304 are"):
+        _ = mlir.loads(HUGE.format("d0", "%n = linalg.index 0 : index"))["f"].program
 
 
 def test_files_that_are_too_long_are_not_read():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import shardwright as sw
 from mlir_operations import CASES, A, B, I, J, expected, text
 from shardwright import mlir
 from shardwright.errors import MLIRError
@@ -54,3 +55,38 @@ def test_the_local_view(name):
 def test_what_is_wrong_is_an_error_at_its_line(name, old, new, message):
     with pytest.raises(MLIRError, match=message):
         mlir.loads(text(name).replace(old, new))["f"](A, B, I, J)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"), [("f64", "0xFFF0000000000000"), ("f32", "0xFF800000"), ("f16", "0xFC00"), ("bf16", "0xFF80")]
+)
+def test_elements_by_their_bits_are_floats(kind, bits):
+    for literal in (bits, f"[{bits}, {bits}]"):
+        constant = f"%y = arith.constant dense<{literal}> : tensor<2x{kind}>"
+        fn = mlir.loads(f"func.func @f() -> tensor<2x{kind}> {{\n{constant}\nreturn %y : tensor<2x{kind}>\n}}")["f"]
+        assert np.asarray(fn()).astype(np.float64).tolist() == [-np.inf, -np.inf]
+    (error,) = mlir.verify(f"func.func @f() {{\n%y = arith.constant dense<{bits}FF> : tensor<2x{kind}>\nreturn\n}}")
+    assert f"{bits}FF has more bits than {kind}" in error.message
+
+
+def test_branches_that_whole_groups_take_alike_may_hold_their_collectives():
+    source = """
+mesh.mesh @m(shape = 2x2)
+func.func @f(%x: tensor<2xf32>) -> tensor<2xf32> {
+  %i = mesh.process_multi_index on @m axes = [0] : index
+  %c = arith.constant 0 : index
+  %p = arith.cmpi eq, %i, %c : index
+  %y = scf.if %p -> (tensor<2xf32>) {
+    %s = mesh.all_reduce %x on @m mesh_axes = [1] : tensor<2xf32> -> tensor<2xf32>
+    scf.yield %s : tensor<2xf32>
+  } else {
+    scf.yield %x : tensor<2xf32>
+  }
+  return %y : tensor<2xf32>
+}"""
+    for engine in ("numpy", "literal"):
+        fn = mlir.loads(source, engine=engine)["f"]
+        made = fn(sw.PerDevice(fn.mesh, [np.full(2, float(n), np.float32) for n in range(4)])).values()
+        assert [tensor.tolist() for tensor in made] == [[1, 1], [1, 1], [2, 2], [3, 3]]
+    with pytest.raises(MLIRError, match="Devices take different branches here"):
+        _ = mlir.loads(source.replace("mesh_axes = [1]", "mesh_axes = [0]"))["f"].program

@@ -13,6 +13,8 @@ from shardwright.mlir.values import Value, View
 from shardwright.ops import RowMap
 from shardwright.xla import is_known
 
+MOST_LISTED = 2**22  # rows that are listed one by one
+
 
 class Spaced(NamedTuple):
     """Row `start + (d // every) · stride`, modulo `wrap` if that is not 0, for each number d of a loop."""
@@ -72,6 +74,10 @@ def loops_of(expression: AffineExpr) -> list[int]:
 def index_table(expression: AffineExpr, sizes: Sequence[int]) -> Any:
     """The row that an expression of several loops names, for all numbers of these loops."""
     loops = loops_of(expression)
+    if math.prod(sizes[loop] for loop in loops) > MOST_LISTED:
+        raise ShardwrightError(
+            f"The expression {expression} names more than {MOST_LISTED:,} rows. Use smaller tensors."
+        )
     dims = [
         np.arange(n).reshape([-1 if loop == d else 1 for loop in loops]) if d in loops else np.asarray(0)
         for d, n in enumerate(sizes)
@@ -97,6 +103,15 @@ def _evaluated(expression: AffineExpr, dims: Sequence[Any]) -> Any:
             return -(-one // other)
         case AffineBinaryOpKind.Mod:
             return one % other
+
+
+def ends_of(rows: RowMap) -> Any:
+    """The lowest and the highest row that a row map reads, without listing all."""
+    if rows.wrap:
+        return rows.sources(0, rows.size) if rows.size <= MOST_LISTED else np.array([0, rows.wrap - 1])
+    return (
+        np.concatenate([rows.sources(at, at + 1) for at in (0, rows.size - 1)]) if rows.size else np.zeros(0, np.int64)
+    )
 
 
 def check_rows(rows: Any, size: int, dim: int) -> None:

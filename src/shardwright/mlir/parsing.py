@@ -25,10 +25,12 @@ MOST_CHARACTERS = 64 * 2**20
 LENIENT = ("tensor.expand_shape", "tensor.collapse_shape")  # xDSL refuses those to and from no dims, which are valid
 MOST_ELEMENTS = 2**24  # of a constant
 MOST_DIMS = 64
+MOST_BITS = 2**24  # of an integer type
 MOST_NESTED = 64  # brackets and regions inside one another
 LONGEST_LINE = 400  # characters of a source line that an error shows
 _TOKENS = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|->|>=|[\[({<]|[\])}>]|"')
 _DIMS = re.compile(rf"(?:(?:\d+|\?)x){{{MOST_DIMS + 1}}}")
+_WIDTHS = re.compile(r"(?:(?<![\w.%@#$])|(?<=[\d?]x))[su]?i(\d{8,20})", re.ASCII)
 _UNKNOWN = re.compile(r"(?:Operation|type|attribute) (\S+) is not registered")
 _SYMBOL = re.compile(r"@[a-zA-Z_][\w$.]*(?![\w$.:])", re.ASCII)
 _TENSOR = re.compile(r"tensor<[0-9x?]*[a-z]+[0-9]*>")
@@ -134,6 +136,11 @@ class Source:
         dims = _DIMS.search(self.text)
         if dims is not None:
             raise self.error(f"A shape has more than {MOST_DIMS} dims. Join some.", dims.start())
+        for width in _WIDTHS.finditer(self.text):
+            if int(width[1]) >= MOST_BITS:
+                raise self.error(
+                    f"An integer type has {width[1][:20]} bits. MLIR has less than {MOST_BITS:,}.", width.start()
+                )
         depth = 0
         for token in _TOKENS.finditer(self.text):
             text = token.group()

@@ -10,7 +10,7 @@ from xdsl.ir.affine import AffineDimExpr, AffineMap
 
 from shardwright.mlir.arithmetic import REDUCING, RULES, unsigned
 from shardwright.mlir.fields import integer, integers
-from shardwright.mlir.maps import check_rows, extracted, index_table, loops_of, spaced
+from shardwright.mlir.maps import MOST_LISTED, check_rows, ends_of, extracted, index_table, loops_of, spaced
 from shardwright.mlir.named import PRODUCTS, WINDOWS
 from shardwright.mlir.values import Value, View
 from shardwright.mlir.windows import windowed
@@ -243,7 +243,7 @@ class Structured:
         maps = tuple(None if pick is None or pick.is_plain else pick.rows(sizes[pick.loop]) for pick in picks)
         for dim, rows in enumerate(maps):
             if rows is not None:
-                check_rows(rows.sources(0, rows.size), value.shape[dim], dim)
+                check_rows(ends_of(rows), value.shape[dim], dim)
         if any(rows is not None for rows in maps):
             if is_splat(value):
                 shape = [n if rows is None else rows.size for n, rows in zip(value.shape, maps, strict=True)]
@@ -284,6 +284,10 @@ class Structured:
             if inner.name == "linalg.index":
                 loop = integer(inner.properties["dim"])
                 shape = [n if d == loop else 1 for d, n in enumerate(sizes)]
+                if sizes[loop] > MOST_LISTED:
+                    raise self.refuse(
+                        f"'{inner.name}' counts {sizes[loop]:,} rows; at most {MOST_LISTED:,} are.", inner
+                    )
                 known[inner.results[0]] = np.arange(sizes[loop], dtype=np.int64).reshape(shape)
             elif inner.name == "arith.constant":
                 known[inner.results[0]] = self.constant(inner)

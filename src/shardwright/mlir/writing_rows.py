@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.mlir.maps import ends_of
 from shardwright.mlir.text import Known, Reshaped, Typed
 from shardwright.mlir.types import tensor_name, type_name
 from shardwright.mlir.writing_elements import BOOLEANS, FLOATS, INTEGERS, UNSIGNED, Elements
@@ -75,7 +76,7 @@ class Rows(Elements):
         low, high = ([0] * len(maps), [0] * len(maps))
         for dim, each in enumerate(maps):
             if each is not None and each.size:
-                rows = each.sources(0, each.size)
+                rows = ends_of(each)
                 low[dim], high[dim] = max(0, -int(rows.min())), max(0, int(rows.max()) + 1 - x.shape[dim])
         if any(low) or any(high):
             x = self.padded(x, low, high, 0)
