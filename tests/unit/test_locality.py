@@ -101,6 +101,7 @@ def run_others():
         snp.arange(11, sharding=sw.Sharding(MESH, P(*spec[:1])))
         x = sw.shard(floats(5, 7), where)
         nn.gelu(x)
+        snp.clip(x, 0.2, 0.8)
         nn.silu(x)
         nn.cross_entropy(x, sharded(np.array([0, 6, 3, 2, 6]), spec[0]))
         snp.argmax(x)
@@ -390,10 +391,13 @@ def check_torch(local, data):
     calls = [(local.call, lanes)]
     calls += [(local.call.at(place), shards_at(local, data, place)) for place in sorted({0, size // 2, size - 1})]
     for call, operands in calls:
-        for at, (actual, expected) in enumerate(zip(on_torch(call, operands), run(call, operands), strict=True)):
+        made, wanted = on_torch(call, operands), [*map(np.asarray, run(call, operands))]
+        if local.name == "svd":  # whose vectors have a common sign that is arbitrary: the product has none
+            made, wanted = ([(u * s[..., None, :]) @ v, s] for u, s, v in (made, wanted))
+        for at, (actual, expected) in enumerate(zip(made, wanted, strict=True)):
             if local.name in ("eig", "eigh") and at == 1:
                 actual, expected = turned(actual), turned(expected)
-            assert_alike(local.name, actual, np.asarray(expected))
+            assert_alike(local.name, actual, expected)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -362,7 +362,10 @@ def test_the_table_has_what_it_promises():
     assert heads == [["source", "step", "result", "groups", "bytes", "bound", "network", "compute", "limit", "held"]]
     assert any("all_reduce model(f64[8@data,4] + sum{model})" in line and "2 × 4" in line for line in lines)
     page = explanation._repr_html_()
-    assert page.count("<tr>") == 3  # the head, what is computed in one line of the source, the reduction
+    assert page.count("<details>") == 1
+    opened = page[page.index("<details>") : page.index("</details>")]
+    assert opened.count("<tr>") == 3  # two products and a tanh in one line of the source
+    assert page.count("<tr>") - opened.count("<tr>") == 3  # the head, that line, the reduction
     assert "<td>all_reduce model</td>" in page
 
 

@@ -118,7 +118,7 @@ print(sw.jax.MeshShardingHelper.__name__, sw.jax is sys.modules["shardwright.jax
 def test_the_exported_names_are_these():
     names = """
         Array ImplicitGatherError ImplicitGatherWarning Link Mesh P PerDevice ShapeDtype Sharding ShardwrightError
-        auto_sharding checked collectives cond engine errors explain from_process_local from_shards gather hardware launch
+        auto auto_sharding checked collectives cond engine errors explain from_process_local from_shards gather hardware launch
         match_sharding_rule measure nn numpy picture plan_reshard process_coords process_index random replicate rules
         scan shard shard_map sjit strict while_loop with_sharding_annotation with_sharding_constraint
     """
