@@ -42,6 +42,7 @@ __all__ = [
     "dropout",
     "einsum",
     "embedding",
+    "erf",
     "gelu",
     "group_norm",
     "layer_norm",
@@ -79,6 +80,13 @@ def sigmoid(x: Array) -> Array:
 def silu(x: Array) -> Array:
     """x · sigmoid(x)."""
     return x * sigmoid(x)
+
+
+@taped
+def erf(x: Array) -> Array:
+    """The error function."""
+    result: Array = apply("erf", (array("erf", x),))
+    return result
 
 
 @taped

@@ -100,6 +100,7 @@ def run_others():
         random.uniform(random.Key(8), (7, 3), sharding=where)
         snp.arange(11, sharding=sw.Sharding(MESH, P(*spec[:1])))
         x = sw.shard(floats(5, 7), where)
+        nn.erf(x)
         nn.gelu(x)
         nn.silu(x)
         nn.cross_entropy(x, sharded(np.array([0, 6, 3, 2, 6]), spec[0]))
