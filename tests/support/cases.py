@@ -27,7 +27,7 @@ sqrt tan tanh trunc exp2 cbrt rint degrees radians
 BINARY = """
 add atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor copysign divide equal
 floor_divide greater greater_equal hypot less less_equal logaddexp logical_and logical_or logical_xor maximum
-minimum multiply nextafter not_equal pow remainder subtract fmax fmin
+minimum multiply nextafter not_equal pow remainder subtract fmax fmin fmod
 """.split()
 INTEGERS = "bitwise_invert bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift".split()
 ABOVE_ONE = ("acosh",)

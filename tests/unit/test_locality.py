@@ -100,6 +100,7 @@ def run_others():
         random.uniform(random.Key(8), (7, 3), sharding=where)
         snp.arange(11, sharding=sw.Sharding(MESH, P(*spec[:1])))
         x = sw.shard(floats(5, 7), where)
+        nn.erf(x)
         nn.gelu(x)
         snp.clip(x, 0.2, 0.8)
         nn.silu(x)

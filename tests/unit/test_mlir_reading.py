@@ -69,13 +69,15 @@ def test_elements_by_their_bits_are_floats(kind, bits):
     assert f"{bits}FF has more bits than {kind}" in error.message
 
 
-def test_branches_that_whole_groups_take_alike_may_hold_their_collectives():
+def test_branches_that_whole_groups_take_by_their_data_may_hold_their_collectives():
     source = """
 mesh.mesh @m(shape = 2x2)
 func.func @f(%x: tensor<2xf32>) -> tensor<2xf32> {
-  %i = mesh.process_multi_index on @m axes = [0] : index
-  %c = arith.constant 0 : index
-  %p = arith.cmpi eq, %i, %c : index
+  %a = mesh.all_reduce %x on @m mesh_axes = [1] reduction = <max> : tensor<2xf32> -> tensor<2xf32>
+  %i = arith.constant 0 : index
+  %e = tensor.extract %a[%i] : tensor<2xf32>
+  %c = arith.constant 1.5 : f32
+  %p = arith.cmpf olt, %e, %c : f32
   %y = scf.if %p -> (tensor<2xf32>) {
     %s = mesh.all_reduce %x on @m mesh_axes = [1] : tensor<2xf32> -> tensor<2xf32>
     scf.yield %s : tensor<2xf32>
@@ -89,4 +91,4 @@ func.func @f(%x: tensor<2xf32>) -> tensor<2xf32> {
         made = fn(sw.PerDevice(fn.mesh, [np.full(2, float(n), np.float32) for n in range(4)])).values()
         assert [tensor.tolist() for tensor in made] == [[1, 1], [1, 1], [2, 2], [3, 3]]
     with pytest.raises(MLIRError, match="Devices take different branches here"):
-        _ = mlir.loads(source.replace("mesh_axes = [1]", "mesh_axes = [0]"))["f"].program
+        _ = mlir.loads(source.replace("mesh_axes = [1] : tensor", "mesh_axes = [0] : tensor"))["f"].program

@@ -33,6 +33,7 @@ def check(ours, torchs):
     ("ours", "torchs"),
     [
         (nn.relu, F.relu),
+        (nn.erf, torch.erf),
         (nn.gelu, F.gelu),
         (lambda x: nn.gelu(x, approximate="tanh"), lambda x: F.gelu(x, approximate="tanh")),
         (nn.silu, F.silu),
@@ -59,6 +60,20 @@ def test_erfc_to_the_last_bits():
     x = np.concatenate([np.linspace(0, 6, 4001), np.linspace(6, 26, 401), [0.46875, 4.0, 1e-300, 40.0, 1e300]])
     np.testing.assert_allclose(erfc(x), [math.erfc(v) for v in x], rtol=1e-13, atol=1e-310)
     assert np.isnan(erfc(np.array([np.nan]))).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_erf_is_accurate_near_zero_and_far_from_it(dtype):
+    host = np.concatenate([np.linspace(-6, 6, 999), 10.0 ** np.arange(-300, 1, 7), [np.inf, -np.inf, np.nan]]).astype(
+        dtype
+    )
+    made = np.asarray(nn.erf(sw.shard(host, MESH, P("data"))))
+    assert made.dtype == dtype
+    exact = np.array([math.erf(v) for v in host.astype(np.float64).tolist()])
+    least = float(np.finfo(dtype).smallest_subnormal)
+    np.testing.assert_allclose(
+        made.astype(np.float64), exact, rtol={8: 4e-16, 4: 1e-7, 2: 1e-3}[host.itemsize], atol=least
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])

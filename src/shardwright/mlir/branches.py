@@ -42,8 +42,11 @@ class Apart:
         return [self.reader.chosen(self.op, self.test, a, b) for a, b in zip(left, right, strict=True)]
 
     def _is_alike(self, request: "Request | list[Value]") -> bool:
-        """Whether the devices of every group that takes part in a collective take the same branch."""
-        return isinstance(request, Request) and not set(self.test.varies) & set(request.collective.axes)
+        """Whether the devices of every group that takes part in a collective take the same branch, and only the data says
+        which. A condition on coordinates is held to more: all devices come to the same collectives in the same order."""
+        if not isinstance(request, Request) or self.reader.view.per_device(self.test) is not None:
+            return False
+        return not set(self.test.varies) & set(request.collective.axes)
 
     def _next(self, walk: Walk, answer: Value | None) -> "Request | list[Value]":
         try:

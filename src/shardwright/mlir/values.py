@@ -154,11 +154,7 @@ class LocalView(View):
         """A value that is known for every device, such as its coordinates."""
         made = self.recorder.named(PerDevice(self.mesh, values), name, key)
         if self.mesh.size <= MOST_DEVICES:
-            known = self._per_device[made.node] = [np.asarray(x) for x in values]
-            wide = np.stack(known).reshape(*self.mesh.shape, *known[0].shape)
-            made.varies = tuple(
-                axis for lane, axis in enumerate(self.mesh.axis_names) if np.ptp(wide, axis=lane).any()
-            )  # a coordinate differs along its own axis only
+            self._per_device[made.node] = [np.asarray(x) for x in values]
         return made
 
     def each(self, name: str, key: Any, function: Any, operands: Sequence[Any]) -> Any:

@@ -12,7 +12,8 @@ import numpy as np
 from shardwright.errors import MLIRError
 from shardwright.mlir.text import Typed
 from shardwright.mlir.writing_places import Places
-from shardwright.mlir.writing_rows import EXTREMES, Rows
+from shardwright.mlir.writing_rows import EXTREMES
+from shardwright.mlir.writing_windows import Windows
 from shardwright.ops import OPS, Rule
 from shardwright.sharding import Layout
 
@@ -26,7 +27,7 @@ _RUNNING = {"cumulative_sum": ("sum", "add", 0), "cumulative_prod": ("prod", "mu
 class Computes:
     """Writes the computations of one device."""
 
-    def __init__(self, rows: Rows, places: Places) -> None:
+    def __init__(self, rows: Windows, places: Places) -> None:
         self.rows, self.places, self.text = rows, places, rows.text
 
     def write(

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from shardwright.mlir.text import Typed
-from shardwright.mlir.writing_rows import EXTREMES, Rows
+from shardwright.mlir.writing_rows import EXTREMES
+from shardwright.mlir.writing_windows import Windows
 from shardwright.ops import RowMap
 
 MOST_ROWS = 4096
 
 
-class Sorting(Rows):
+class Sorting(Windows):
     """Writes sorts, beside the other operations of the table."""
 
     def _sort(self, attrs: Any, operands: Sequence[Any], shape: Any, dtype: Any) -> Typed:

@@ -54,6 +54,13 @@ def silu(x: Array) -> Array:
 
 
 @taped
+def erf(x: Array) -> Array:
+    """The error function."""
+    result: Array = apply("erf", (array("erf", x),))
+    return result
+
+
+@taped
 def gelu(x: Array, approximate: str = "none") -> Array:
     """x times the normal distribution function of x; `approximate="tanh"` uses the usual approximation."""
     if approximate == "tanh":

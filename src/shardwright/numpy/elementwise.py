@@ -108,6 +108,7 @@ remainder = _binary("remainder")
 subtract = _binary("subtract")
 fmax = _binary("fmax")
 fmin = _binary("fmin")
+fmod = _binary("fmod")
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
