@@ -39,7 +39,7 @@ def spaced(expression: AffineExpr) -> Spaced | None:
     """An expression of one loop as evenly spaced rows; None if it is something else.
 
     >>> d = AffineDimExpr(1)
-    >>> spaced(7 - d), spaced((d // 3) * 2 + 1)
+    >>> spaced(d * -1 + 7), spaced((d // 3) * 2 + 1)
     (Spaced(loop=1, start=7, stride=-1, every=1, wrap=0), Spaced(loop=1, start=1, stride=2, every=3, wrap=0))
     """
     if isinstance(expression, AffineDimExpr):
