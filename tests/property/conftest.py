@@ -5,7 +5,7 @@ from hypothesis import settings
 
 import strategies
 
-SHARE = {"numpy": 1, "literal": 2, "torch": 4, "jax": 60}  # how many times fewer examples than a test asks for
+SHARE = {"numpy": 2, "literal": 4, "torch": 8, "jax": 100}  # how many times fewer examples than a test asks for
 LEAST = {"jax": 2}  # examples, where not 5: every one is compiled
 
 

@@ -87,12 +87,12 @@ def test_the_comparison_can_fail():
 
 
 def parameters():
-    """Every case on 3 devices; on 2×2 those whose function has not run on these operands under another name."""
+    """Every case on 3 devices; on 2×2 every third of those whose function has not run on these operands under another name."""
     seen = set()
     for at, (name, args, named) in enumerate(CASES):
         yield pytest.param(name, args, named, "3", id=f"{at}-{name}-3")
         same = ROWS[f"aten.{name}"].call, id(args)
-        if same not in seen:
+        if same not in seen and len(seen) % 3 == 0:
             yield pytest.param(name, args, named, "2x2", id=f"{at}-{name}-2x2")
         seen.add(same)
 

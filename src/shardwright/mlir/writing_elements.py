@@ -326,7 +326,7 @@ class Elements:
         x = x.base if isinstance(x, Reshaped) else x
         if isinstance(x, Known):
             return self.text.constant(x.array.reshape(shape) if x.array.ndim else x.array, shape, x.dtype)
-        old, new = x.shape, tuple(shape)
+        old, new = x.shape, tuple(map(int, shape))
         if old == new:
             return x
         joined = reassociation(old, new)
