@@ -174,8 +174,10 @@ def test_shared_memory_goes_with_the_process(tmp_path):
 
 
 SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
 import shardwright as sw
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell that runs the tests ignores it
 
 def work(folder):
     print(os.getpid(), flush=True)
