@@ -103,7 +103,7 @@ class ImportedFunction:
     # -- with a mesh and rules ------------------------------------------------------------------------------------------
 
     def shardings(self, mesh: Mesh, rules: Any = None) -> dict[str, Any]:
-        """The sharding of every argument, a tree each, by rules on names like `params/0/kernel`; None where there is none."""
+        """The sharding of every argument, a tree each, by rules on names like `params/0/kernel`; None where no rule applies."""
         if isinstance(rules, dict) and set(rules) <= set(self.arguments):
             rules = {name: rules.get(name) for name in self.arguments}
         elif rules is None or isinstance(rules, P | Sharding | ShardingRule):

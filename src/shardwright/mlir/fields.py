@@ -30,7 +30,7 @@ def field(op: Operation, name: str) -> Any:
 
 
 def integers(attribute: Any) -> tuple[int, ...]:
-    """The integers of an array attribute; () if there is none."""
+    """The integers of an array attribute; () without one."""
     if attribute is None:
         return ()
     if isinstance(attribute, b.DenseArrayBase):

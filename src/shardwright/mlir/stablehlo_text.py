@@ -132,7 +132,7 @@ def _sentence(text: str) -> str:
 
 
 def dtype_of(name: str) -> "np.dtype[Any] | None":
-    """The dtype of an element type by its name; None if there is none."""
+    """The dtype of an element type by its name; None for an unknown name."""
     known = _DTYPES.get(name)
     if known == "bfloat16":
         import ml_dtypes

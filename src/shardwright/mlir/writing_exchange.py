@@ -31,7 +31,7 @@ class Packed:
         self.volume = (self.count - 1) * math.prod(self.rooms)  # elements that a device receives
 
     def _found(self) -> bool:
-        """Whether every device gets at most one box from each member of its group, and from nobody else."""
+        """Whether every device gets at most one box from each member of its group, and none from other devices."""
         for receiver in range(self.step.result.mesh.size):
             for message in self.step.messages(receiver):
                 if not message.elements:

@@ -131,8 +131,8 @@ class Strategy:
 def choose(problem: Problem) -> Strategy:
     """The strategy of least time; among equals the one that defers more, then needs less memory, then the first.
 
-    Only axes that some operand or wanted result uses are put to use: an idle axis stays idle, since nobody asked for results
-    that are split by it.
+    Only axes that some operand or wanted result uses are put to use: an idle axis stays idle, because no
+    operand and no wanted result is split by it.
     """
     stages = iter(problem.stages)
     best: Strategy | None = None

@@ -3,7 +3,7 @@
 The check shares no code with the search. It goes through the program, prices every strategy and every move itself, and then
 follows the steps that the certificate lists: each may only make what is left cost less, so the number that is left at the
 end bounds the cost of every plan. A step that claims too much is an error; a certificate for other steps, tables, prices or
-another bound than it proves is none.
+another bound than it proves is rejected.
 
 The steps: a variable is minimised out, and a table over its neighbours takes the place of its factors (`Gone`); an option is
 taken away since another is never worse (`Dead`); a factor passes costs on to its variables (`Shift`). What is left
@@ -319,7 +319,7 @@ class _Checker:
             elif kind == "Shift":
                 self._shift(step)
             else:
-                raise PlanError(f"The certificate has a step that is none: {step!r}.")
+                raise PlanError(f"The certificate has a step of an unknown kind: {step!r}.")
         own: dict[int, list[int]] = {}
         for (
             scope,
@@ -419,7 +419,7 @@ class _Checker:
         scope = tuple(step.scope)
         found = next((f for f in self.of[scope[0]] if self.live[f][0] == scope), None)
         if found is None:
-            raise PlanError(f"The certificate shifts costs of a factor that is none, over {scope}.")
+            raise PlanError(f"The certificate shifts costs of a factor that does not exist, over {scope}.")
         rest = self.tables[self.live[found][1]].copy()
         for axis, (v, given) in enumerate(zip(scope, step.given, strict=True)):
             full = np.zeros(self.costs.counts[v])

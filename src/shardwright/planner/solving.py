@@ -82,7 +82,7 @@ class Solver:
         return cost(self.tables, self.factors, choice)
 
     def solve(self, budget: float = math.inf) -> Solution | None:
-        """The best choice that holds no more than so many bytes; None if there is none."""
+        """The best choice that holds no more than so many bytes; None if every choice holds more."""
         solved = self._prepared([0] * len(self.model.held))
         first = solved(0.0, 0.0)
         if math.isinf(first.least):
@@ -108,7 +108,7 @@ class Solver:
 
     def _within(self, solved: "Callable[..., Result]", budget: float, first: Result) -> Solution | None:
         """Where the lines that two choices make over the price of memory cross lies the next price to try: a choice below both
-        lines there takes the place of one of them, and if there is none, no price gives a higher bound."""
+        lines there takes the place of one of them, and if no choice is, no price gives a higher bound."""
         if sum(min(some) for some in self.model.held.values()) > budget:
             return None
         unit = self.tables.unit

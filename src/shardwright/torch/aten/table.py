@@ -107,7 +107,7 @@ def torch_dtype(x: Any) -> torch.dtype:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """An array in a dtype, torch's or NumPy's; as it is if it has that already, or if there is none."""
+    """An array in a dtype, torch's or NumPy's; as it is if it has that already, or if none is given."""
     if dtype is None or not isinstance(x, Array):
         return x
     wanted = numpy_dtype(dtype)
