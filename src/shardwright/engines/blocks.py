@@ -39,7 +39,7 @@ def blocked(count: int, lines: Sequence[Line], outputs: Sequence[int]) -> Callab
         size = arrays[0].size
         if size < LEAST or not all(x.flags.c_contiguous for x in arrays):
             return _one_by_one(arrays, lines, outputs)
-        made = tuple(np.empty(arrays[0].shape, lines[number - count].dtype) for number in outputs)
+        made = tuple(aligned(arrays[0].shape, lines[number - count].dtype) for number in outputs)
         flat, results = ([x.reshape(-1) for x in some] for some in (arrays, made))
         whole = size // BLOCK * BLOCK
         loop(whole, flat, results, [aligned((BLOCK,), dtype) for dtype in buffers])
