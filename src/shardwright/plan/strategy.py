@@ -139,7 +139,7 @@ def choose(problem: Problem) -> Strategy:
     first = next(stages)
     sole = problem.in_place(first)
     looked = problem.placements(first) if sole is None else [(0.0, sole)]
-    if looked:  # perhaps nothing needs to be communicated at all
+    if looked and looked[0][0] == 0:  # perhaps nothing needs to be communicated at all
         best = _within(problem, dict(zip(first, looked.pop(0)[1], strict=True)), math.inf)
         if best is not None and best.priced.communication == 0 and best.priced.compute <= problem.least_alternative:
             return best
