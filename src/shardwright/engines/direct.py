@@ -111,9 +111,9 @@ def _top_k(call: Call) -> Function | None:
 
 
 # The normal distribution function of x is 1 / (1 + 2 ** (-x · g(x²))): its logarithm of odds is odd in x. g is close to a
-# ratio of two cubics for |x| up to `NEAR`; one product of matrices gives both from the powers of x². The coefficients, constants
-# first, were found by linearised least squares, with weights raised where the error is large until it is level. In float32
-# gelu's error is 5e-7 and its relative error 6e-6.
+# ratio of two cubics for |x| up to `NEAR`; one product of matrices gives both from the powers of x². The coefficients,
+# constants first, were found by linearised least squares, with weights raised where the error is large until it is level.
+# In float32 gelu's error is 5e-7 and its relative error 6e-6.
 CUBICS = np.array(
     [(-2.302221, -0.29456455, -0.020546669, -0.00044494889), (1.0, 0.08242415, 0.0052050836, 2.9682471e-05)], np.float32
 )

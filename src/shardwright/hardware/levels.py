@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from shardwright.errors import MeshError
@@ -73,9 +74,14 @@ class Hardware:
 
         An axis larger than what is left of its level is cut: the largest divisor that fits stays inside.
         """
-        layer = _Layer(self.levels)
-        laid = [layer.placed(size) for size in reversed(sizes)]
-        return [None if parts is None else layer.linked(parts) for parts in reversed(laid)]
+        return list(_laid(self.levels, tuple(sizes)))
+
+
+@lru_cache(maxsize=256)
+def _laid(levels: tuple[Level, ...], sizes: tuple[int, ...]) -> list[Pieces | None]:
+    layer = _Layer(levels)
+    laid = [layer.placed(size) for size in reversed(sizes)]
+    return [None if parts is None else layer.linked(parts) for parts in reversed(laid)]
 
 
 class _Part(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.errors import MeshError
 from shardwright.hardware import Hardware, Link, Pieces
-from shardwright.mesh.axes import as_ints, check_devices, check_name
+from shardwright.mesh.axes import MOST_DEVICES, as_ints, check_devices, check_name
 
 FEW = 8  # ids that are written one by one
 
@@ -61,26 +61,36 @@ def resolve_sizes(names: tuple[str, ...], wanted: tuple[object, ...], count: int
             raise MeshError(f"Axis {name!r} has size {size!r}; a size is a positive integer, or -1 for 'the rest'.")
         check_devices(int(size), f"Axis {name!r}")
         sizes.append(int(size))
-    shown = ", ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
-    if sizes.count(-1) > 1:
-        raise MeshError(f"Mesh({shown}) leaves {sizes.count(-1)} sizes open; only one can be -1.")
     if -1 in sizes:
-        known = math.prod(size for size in sizes if size != -1)
-        if count is None:
-            raise MeshError(f"Mesh({shown}) leaves a size open. Pass devices=, the number of devices.")
-        if count % known or count < known:
-            raise MeshError(
-                f"Mesh({shown}) can't hold {count} devices: {count} is not a multiple of {known}, the product of "
-                f"the other sizes."
-            )
-        sizes[sizes.index(-1)] = count // known
-    check_devices(math.prod(sizes), f"Mesh({shown})")
-    if count is not None and math.prod(sizes) != count:
+        sizes = _completed(names, sizes, count)
+    total = math.prod(sizes)
+    if total > MOST_DEVICES:
+        check_devices(total, _shown(names, sizes))
+    if count is not None and total != count:
         raise MeshError(
-            f"Mesh({shown}) has {math.prod(sizes)} positions, but there are {count} devices. "
+            f"{_shown(names, sizes)} has {total} positions, but there are {count} devices. "
             f"Change a size, use -1 for one of them, or take a submesh."
         )
     return tuple(sizes)
+
+
+def _completed(names: tuple[str, ...], sizes: list[int], count: int | None) -> list[int]:
+    """Sizes of which one is -1, with what is left of the number of devices in its place."""
+    shown = _shown(names, sizes)
+    if sizes.count(-1) > 1:
+        raise MeshError(f"{shown} leaves {sizes.count(-1)} sizes open; only one can be -1.")
+    if count is None:
+        raise MeshError(f"{shown} leaves a size open. Pass devices=, the number of devices.")
+    known = -math.prod(sizes)
+    if count % known or count < known:
+        raise MeshError(
+            f"{shown} can't hold {count} devices: {count} is not a multiple of {known}, the product of the other sizes."
+        )
+    return [count // known if size == -1 else size for size in sizes]
+
+
+def _shown(names: tuple[str, ...], sizes: list[int]) -> str:
+    return f"Mesh({', '.join(f'{name}={size}' for name, size in zip(names, sizes, strict=True))})"
 
 
 def count_of(devices: int | Sequence[int] | None) -> int | None:

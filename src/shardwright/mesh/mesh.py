@@ -53,6 +53,7 @@ class Mesh:
 
     __slots__ = (
         "__weakref__",
+        "_axes",
         "_hash",
         "_own_links",
         "_pieces",
@@ -83,6 +84,7 @@ class Mesh:
     _pieces: Mapping[str, Pieces]
     _hash: int
     _positions: dict[int, int] | None
+    _axes: dict[str, SubAxis]  # those asked for
 
     def __init__(
         self,
@@ -119,6 +121,7 @@ class Mesh:
         fill(self, "_pieces", pieces)
         fill(self, "_hash", hash((names, resolved, ids, engine, self.device, machine.name, *own.items())))
         fill(self, "_positions", None)
+        fill(self, "_axes", {})
 
     @classmethod
     def on_topology(
@@ -238,7 +241,10 @@ class Mesh:
 
     def axis(self, text: str) -> SubAxis:
         """The axis or sub-axis that a string names, checked against this mesh."""
-        return _axis(self, text)
+        found = self._axes.get(text)
+        if found is None:
+            found = self._axes[text] = parse_axis(text, dict(self.sizes), self)
+        return found
 
     def axis_size(self, axes: Axes) -> int:
         """The number of devices in a group along these axes.
@@ -465,17 +471,14 @@ def _rebuild(sizes: dict[str, int], ids: Sequence[int] | None, options: dict[str
 
 
 @lru_cache(maxsize=8192)
-def _axis(mesh: Mesh, text: str) -> SubAxis:
-    return parse_axis(text, dict(mesh.sizes), mesh)
-
-
-@lru_cache(maxsize=8192)
 def _axis_size(mesh: Mesh, axes: tuple[str, ...]) -> int:
     return math.prod(mesh.axis(axis).size for axis in axes)
 
 
 @lru_cache(maxsize=8192)
 def _fabric(mesh: Mesh, axes: tuple[str, ...]) -> Fabric:
+    if len(names := set(axes)) == len(axes) and names <= mesh.sizes.keys():
+        return _fabric_of(tuple([piece for axis in axes for piece in mesh._pieces[axis] if piece[0] > 1]))
     sizes: dict[tuple[str, int], tuple[int, Link]] = {}
     for axis in map(mesh.axis, axes):
         inner = mesh.sizes[axis.name] // (axis.pre * axis.size)  # devices inside one step along the axis

@@ -241,7 +241,7 @@ def _build(
     _check_axes(mesh, spec, partial)
     dims = tuple(_merged(mesh, axes) for axes in spec)
     order = mesh.axis_names
-    pieces = sorted((mesh.axis(axis) for axis in partial), key=lambda axis: (order.index(axis.name), axis.pre))
+    pieces = sorted(map(mesh.axis, partial), key=lambda axis: (order.index(axis.name), axis.pre))
     kept = _merged(mesh, [piece.text(mesh.sizes[piece.name]) for piece in pieces])
     return _canonical(
         mesh,
@@ -255,6 +255,8 @@ def _build(
 
 def _check_axes(mesh: Mesh, spec: P, partial: tuple[str, ...]) -> None:
     used = [*chain(*spec), *partial]
+    if len(names := set(used)) == len(used) and names <= mesh.sizes.keys():
+        return
     for axis in used:
         mesh_axis = axis.split(":", 1)[0]
         if mesh_axis not in mesh.sizes:
@@ -285,7 +287,7 @@ def _merged(mesh: Mesh, axes: Iterable[str]) -> tuple[str, ...]:
             axis = SubAxis(axis.name, result[-1].pre, result[-1].size * axis.size)
             result.pop()
         result.append(axis)
-    return tuple(axis.text(mesh.sizes[axis.name]) for axis in result)
+    return tuple([axis.text(mesh.sizes[axis.name]) for axis in result])
 
 
 def _dim_of(dim: int, spec: P, what: str) -> int:
