@@ -399,3 +399,16 @@ def test_sizes_given_to_fsdp_rules_are_used():
     }
     with pytest.raises(ShardingError, match=r"splits along axis 'fsdp'; .* has only 'x', 'y'"):
         HELPER.match_sharding_rule(sj.FSDPShardingRule(min_fsdp_size=1), tree)
+
+
+def test_constraints_of_a_derivative_rule_that_is_traced_beside_the_function_have_its_mesh():
+    @jax.custom_vjp
+    def square(x):
+        return sj.with_sharding_constraint(x * x, P("x"))
+
+    square.defvjp(lambda x: (sj.with_sharding_constraint(x * x, P("x")), x), lambda x, g: (2 * x * g,))
+    total = HELPER.sjit(lambda x: square(x).sum())
+    x = jnp.arange(8.0)
+    for _ in range(2):
+        np.testing.assert_array_equal(jax.grad(total)(x), 2 * x)
+        assert total(x) == 140

@@ -15,17 +15,16 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from shardwright.errors import ProgramError, ShardingWarning
+from shardwright.errors import ProgramError, ShardingError, ShardingWarning
 from shardwright.jax.arguments import Arguments, Form
 from shardwright.jax.constraints import constrained
-from shardwright.jax.context import CONTEXTS, MeshShardingContext
+from shardwright.jax.context import MeshShardingContext
 from shardwright.jax.explaining import explain
 from shardwright.jax.resolving import has_rules, is_entry, resolved
 from shardwright.jax.rules import is_spec, partition_spec
 
 MOST = 4096  # kinds of calls that are kept for a function, as many as jax.jit keeps
 _form = functools.lru_cache(maxsize=1024)(Form)
-_set, _reset = CONTEXTS.set, CONTEXTS.reset
 _OWN = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
 
 
@@ -64,7 +63,7 @@ class SJITCompiledFunction:
     ) -> None:
         functools.update_wrapper(self, function)
         self.mesh = context.mesh_helper
-        self._function, self._context, self._stack = function, context, (context,)
+        self._function, self._context = function, context
         self._in, self._out, self._constraint = in_shardings, out_shardings, args_sharding_constraint
         self._arguments = Arguments(function, options)
         self._options = {name: value for name, value in options.items() if name not in _OWN}
@@ -76,31 +75,34 @@ class SJITCompiledFunction:
         self._plain = not any(options.get(name) is not None for name in _OWN[:2])  # no static arguments
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        token = _set(self._stack)
+        jitted = self._only
+        if jitted is None or kwargs:
+            return self._call(args, kwargs)
         try:
-            jitted = self._only
-            if jitted is None or kwargs:
-                return self._call(args, kwargs)
-            try:
-                return jitted(*args)
-            except Exception:
-                if self._jitted.get(self._kind(args, _form(len(args)))) is jitted:
-                    raise
-            return self._for(args, _form(len(args)))(*args)
-        finally:
-            _reset(token)
+            return jitted(*args)
+        except Exception as error:
+            return self._again(jitted, args, _form(len(args)), error)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a function that has several kinds, or none yet."""
         values, form = self._joined(args, kwargs)
         jitted = self._likely(values, form)
-        if jitted is not None:
-            try:
-                return jitted(*values)
-            except Exception:
-                if self._jitted.get(self._kind(values, form)) is jitted:
-                    raise
-        return self._for(values, form)(*values)
+        if jitted is None:
+            with self._context:
+                return self._for(values, form)(*values)
+        try:
+            return jitted(*values)
+        except Exception as error:
+            return self._again(jitted, values, form, error)
+
+    def _again(self, jitted: Any, values: tuple[Any, ...], form: Form, error: Exception) -> Any:
+        """A call that failed, by the function for its kind if that is another one; and where a derivative by the user's own
+        rule is traced beside the function, so that its constraints had no mesh."""
+        with self._context:
+            right = self._for(values, form)
+            if right is jitted and not isinstance(error, ShardingError):
+                raise error
+            return right(*values)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else _Bound(self, instance)
