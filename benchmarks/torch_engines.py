@@ -185,9 +185,11 @@ def matmuls() -> list[tuple[str, float, float]]:
         dist.all_to_all_single(made, (a_columns @ b_rows).reshape(4, block, size))
         return made.sum(0)
 
+    step = sw.sjit(lambda a, b: (a @ b).reshard(P()))
     cases = [
         ("rows", lambda: rows @ whole, lambda: a_rows @ b),
         ("inner dim, all_reduce", lambda: (columns @ inner).reshard(P()), all_reduced),
+        ("inner dim, all_reduce in sjit", lambda: step(columns, inner), all_reduced),
         ("inner dim, reduce_scatter", lambda: (columns @ inner).reshard(P("x")), scattered),
     ]
     return [(name, *slowest(ours, hand)) for name, ours, hand in cases]

@@ -157,6 +157,12 @@ def test_fused_reductions_are_one_message(pool):
         assert len(rows) == len(messages) == 1
 
 
+def test_only_a_product_that_is_read_once_is_overwritten_by_its_sum(pool):
+    product = HOST.T @ HOST
+    wanted = [product.tolist(), product.tolist(), (2 * product).tolist()]
+    assert pool.run(calls.overwrites) == [[wanted, wanted]] * 4
+
+
 def test_random_numbers_are_those_of_every_engine(pool):
     for ours, numpys in pool.run(calls.draws):
         assert ours == numpys

@@ -264,11 +264,11 @@ def _counting():
         tally.append(tensor.numel() * tensor.dtype.itemsize * (len(group.ranks) - 1))
         return original(group, tensor)
 
-    def all_reduce(group, tensor, op, combine, original=transport.all_reduce):
+    def all_reduce(group, tensor, op, combine, spare, original=transport.all_reduce):
         if tensor.dtype in transport.NATIVE.get(op, (None, ()))[1]:  # what the ring of that many elements brings
             sizes = [b - a for a, b in sub_blocks(tensor.numel(), len(group.ranks))]
             tally.append((2 * sum(sizes) - sizes[group.own] - sizes[group.own - 1]) * tensor.dtype.itemsize)
-        return original(group, tensor, op, combine)
+        return original(group, tensor, op, combine, spare)
 
     with (
         mock.patch.object(transport, "exchange", exchange),
@@ -306,6 +306,19 @@ def moves_to_a_part_of_the_mesh():
     text = refused(lambda: y + 1) if rank() > 1 else ""
     back = y.reshard(sw.Sharding(mesh(), P("dp")))
     return np.asarray(back).tolist(), text
+
+
+def overwrites():
+    """A product reduced by a program that does not read it again, and by one that does; its operands, twice."""
+    x, w = sw.shard(HOST.T, mesh(), P(None, "dp")), sw.shard(HOST, mesh(), P("dp"))
+
+    def read_again(x, w):
+        made = x @ w
+        return made.reshard(P()), (made * 2).reshard(P("tp"))
+
+    once, twice = sw.sjit(lambda x, w: (x @ w).reshard(P())), sw.sjit(read_again)
+    runs = [(once(x, w), *twice(x, w)) for _ in range(2)]
+    return [[np.asarray(part).tolist() for part in run] for run in runs]
 
 
 def reduces_together():

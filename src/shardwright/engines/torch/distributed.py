@@ -4,6 +4,7 @@ Every step is a native collective or an exchange with exact sizes, among the pro
 calls; `coherence.py` notices where they do not.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from shardwright.errors import EngineError
 from shardwright.mesh import Mesh
 from shardwright.plan import (
     Code,
+    Instruction,
     Local,
     OperationPlan,
     Slot,
@@ -167,12 +169,29 @@ class _Lines(Compiler):
 
     engine: Distributed
 
+    def __init__(self, engine: Distributed) -> None:
+        super().__init__(engine)
+        self.uses: Counter[Slot] = Counter()  # how often instructions and results of a code read a value
+
     def _local(self, what: Local, inputs: Sequence[Any]) -> Callable[..., Any]:
         return self.engine.computation(what, kinds_of(what.call, [None if isinstance(x, Slot) else x for x in inputs]))
 
-    def _step(self, what: Step) -> Callable[..., Any]:
-        engine = self.engine
-        return lambda data: engine.run_step(what, data)
+    def _needed(self, code: Code, alias: dict[Slot, Slot]) -> Any:
+        before, self.uses = self.uses, Counter(code.outputs)
+        for line in code.instructions:
+            self.uses.update(x for x in line.inputs if isinstance(x, Slot))
+        needed = super()._needed(code, alias)
+        self.uses = before  # this code may be inside another
+        return needed
+
+    def _line(self, line: Instruction, producer: dict[Slot, Instruction]) -> Any:
+        if not isinstance(line.what, Step):
+            return super()._line(line, producer)
+        engine, step, (data,) = self.engine, line.what, line.inputs
+        made = producer[data].what if data in producer else None
+        product = isinstance(made, Local) and made.name == "einsum" and len(made.operands) == 2  # in memory of its own
+        spare = product and self.uses[data] == 1
+        return lambda data: engine.run_step(step, data, spare), line.inputs
 
 
 def _bytes(host: Any) -> bytes:

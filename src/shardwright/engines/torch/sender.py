@@ -36,10 +36,10 @@ class Sender(Member):
         self.note(*self.route(("call", step), lambda: step_call(step)))
         return self.run_step(step, data)
 
-    def run_step(self, step: Step, data: Any) -> Any:
-        """One step of a call that was noted."""
+    def run_step(self, step: Step, data: Any, spare: bool = False) -> Any:
+        """One step of a call that was noted. The data of a `spare` tensor are read by nothing else, and may be overwritten."""
         if isinstance(step, Reduce):
-            return self._reduce((step,), (data,))[0]
+            return self._reduced(step, data, spare)
         if isinstance(step, Regroup):
             return data.reshape(step.there.at(self.place(step.result.mesh)).local_shape)
         assert isinstance(step, Move), step
@@ -121,15 +121,9 @@ class Sender(Member):
 
     def fused(self, fused: Fused, data: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Several reductions as one message."""
-        return tuple(self._reduce(fused.steps, data))
-
-    def _reduce(self, steps: Sequence[Reduce], data: Sequence[Tensor]) -> list[Tensor]:
-        """Reductions of one kind over the same groups; several all_reduces are one message."""
-        if len(steps) == 1:
-            return [self._reduced(steps[0], data[0])]
-        whole = self._reduced(steps[0], torch.cat([x.reshape(-1) for x in data]))
+        whole = self._reduced(fused.steps[0], torch.cat([x.reshape(-1) for x in data]), spare=True)
         pieces = torch.split(whole, [x.numel() for x in data])
-        return [piece.view(x.shape) for piece, x in zip(pieces, data, strict=True)]
+        return tuple(piece.view(x.shape) for piece, x in zip(pieces, data, strict=True))
 
     def _combine(self, op: str, carrier: "np.dtype[Any]") -> Callable[[Tensor, Tensor], Tensor]:
         """The function that combines what two devices hold."""
@@ -137,12 +131,12 @@ class Sender(Member):
         pairwise = getattr(xp, REDUCTIONS[op].ufunc or "add")
         return lambda a, b: xp.astype(pairwise(a, b), carrier)
 
-    def _reduced(self, step: Reduce, data: Tensor) -> Tensor:
+    def _reduced(self, step: Reduce, data: Tensor, spare: bool = False) -> Tensor:
         chunks = (
             [tuple(box) for box in step.chunks(self.place(step.source.mesh))] if step.name == "reduce_scatter" else None
         )
         op, dtype = step.source.reduction, self.xp.dtype(data)
-        return self.combined(step, self._ranks(step), data, op, step.carrier, dtype, chunks)
+        return self.combined(step, self._ranks(step), data, op, step.carrier, dtype, chunks, spare)
 
     def combined(
         self,
@@ -153,6 +147,7 @@ class Sender(Member):
         carrier: "np.dtype[Any]",
         dtype: "np.dtype[Any]",
         chunks: Sequence[Any] | None,
+        spare: bool = False,
     ) -> Tensor:
         """What the members of a group hold, combined: all of it, or this process's chunk."""
         xp = self.xp
@@ -164,7 +159,7 @@ class Sender(Member):
                 return work if chunks is None else work[chunks[0]]
             group = self.world.group(ranks, self._device)
             if chunks is None:
-                return transport.all_reduce(group, work, native, combine)
+                return transport.all_reduce(group, work, native, combine, spare or work.data_ptr() != data.data_ptr())
             return transport.reduce_scatter(group, [work[chunk] for chunk in chunks], native, combine)
 
         total = self.guarded(what, communicate)

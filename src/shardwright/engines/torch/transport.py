@@ -76,11 +76,11 @@ def _raw(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in TRAVELS else tensor.view(torch.uint8)
 
 
-def all_reduce(group: Group, tensor: Tensor, op: str, combine: Combine) -> Tensor:
-    """What the tensors of all members, of one shape, come to; averages are sums here."""
+def all_reduce(group: Group, tensor: Tensor, op: str, combine: Combine, spare: bool = False) -> Tensor:
+    """What the tensors of all members, of one shape, come to; averages are sums here. A `spare` tensor may be overwritten."""
     native, dtypes = NATIVE.get(op, (None, frozenset()))
     if tensor.dtype in dtypes:
-        made = tensor.clone(memory_format=torch.contiguous_format)
+        made = tensor.contiguous() if spare else tensor.clone(memory_format=torch.contiguous_format)
         options = dist.AllreduceOptions()
         options.reduceOp = native
         group.handle.allreduce([made], options).wait()
