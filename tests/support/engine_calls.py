@@ -309,12 +309,16 @@ def moves_to_a_part_of_the_mesh():
 
 
 def overwrites():
-    """A product reduced by a program that does not read it again, and by one that does; its operands, twice."""
+    """A product reduced by a program that does not read it again, and by one that looks at its summands; each run twice."""
     x, w = sw.shard(HOST.T, mesh(), P(None, "dp")), sw.shard(HOST, mesh(), P("dp"))
+
+    where = x.sharding.mesh
+    held = sw.Sharding(where, P(None, None), partial="dp")
+    summands = sw.shard_map(lambda v: v + 0, where, held, P("dp"))
 
     def read_again(x, w):
         made = x @ w
-        return made.reshard(P()), (made * 2).reshard(P("tp"))
+        return made.reshard(P()), summands(made)
 
     once, twice = sw.sjit(lambda x, w: (x @ w).reshard(P())), sw.sjit(read_again)
     runs = [(once(x, w), *twice(x, w)) for _ in range(2)]
