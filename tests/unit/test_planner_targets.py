@@ -240,6 +240,9 @@ def test_fully_sharded_weights_by_propagation_are_near_the_plan():
     assert 1 <= propagated(mesh, along_dp, 12) <= 1.15
 
 
-@pytest.mark.parametrize("specs", [MEGATRON, TWO_D], ids=["Megatron", "2-D"])
-def test_propagation_is_never_better_than_a_plan_of_the_same_inputs(specs):
-    assert propagated(MESH, specs, 12) >= 1
+@pytest.mark.parametrize(
+    ("specs", "most"), [(MEGATRON, 1.15), (TWO_D, 1.15), (FSDP, 1.5)], ids=["Megatron", "2-D", "FSDP"]
+)
+def test_propagation_is_near_a_plan_of_the_same_inputs_and_never_better(specs, most):
+    """Sums are scattered, so that devices don't compute norms twice; weights are gathered, and the batch stays."""
+    assert 1 - 1e-9 <= propagated(MESH, specs, 12) <= most

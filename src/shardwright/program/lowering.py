@@ -1,21 +1,22 @@
 """From a traced program to a final one: propagate, partition, passes.
 
-Propagation knows no prices, and what it wants can cost more than it saves. Where that may be so, operations are also planned
-one by one, as eager calls are. What communicates less is kept, unless devices would compute more or the batch would lose the
-axes that integer inputs give it. A program that holds loops or choices is lowered as propagation wants it; the programs
-inside are compared each on its own.
+Propagation knows no prices, and what it wants can cost more than it saves. Where sums are sent to all devices, which then
+compute the same, propagation is also asked to scatter them, and the program that takes less time is kept. Where what it wants
+may communicate more than needed, operations are also planned one by one, as eager calls are. What communicates less is kept,
+unless devices would compute more or the batch would lose the axes that integer inputs give it. A program that holds loops or
+choices is lowered as propagation wants it; the programs inside are compared each on its own.
 """
 
 import contextlib
 import functools
 import gc
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from shardwright.eager import mind_gathers
 from shardwright.errors import ProgramError
-from shardwright.plan import Step
+from shardwright.plan import Reduce, Step
 from shardwright.program.loops import lower_control
 from shardwright.program.node import Apply, Communicates, Control, Node, Pick, Program, Settle, noted
 from shardwright.program.partition import Partitioner, partition
@@ -26,6 +27,7 @@ from shardwright.sharding import Sharding
 _lock = threading.Lock()
 _under_way = 0  # programs that are being lowered, in all threads
 _resumes = False  # whether the collector ran before the first of them
+WORTH = 0.02  # of a program's time: what is less is not looked for
 MORE_WORK = 1.01  # by which devices may compute more if they communicate less: masks and positions, not products
 
 
@@ -70,6 +72,7 @@ def lower(
         mind_gathers(gathers, source, weights=weights)
     final = lowered.final
     final.stages = {"traced": program, "partitioned": lowered.partitioned, "final": final}
+    known = lowered.partitioner.known
     final.propagated = functools.partial(_labelled, program, known)
     final.notes = [*final.notes, *(conflicts(program, known) if lowered.partitioner.led else lowered.notes)]
     return final
@@ -100,10 +103,13 @@ def _cheaper(
     program: Program, known: Propagation, inputs: Sequence[Any], outputs: Sequence[Sharding | None]
 ) -> _Lowered:
     """The program as propagation wants it, or with its operations planned one by one if that takes less."""
-    led = WithControl(program, known)
+    led: Partitioner = WithControl(program, known)
     parted = partition(led, inputs, outputs)
+    if any(isinstance(node.what, Control) for node in program.nodes):
+        return _Lowered(led, parted, optimised(parted), [])
+    led, parted = _scattered(led, parted, inputs, outputs)
     final = optimised(parted)
-    if led.costs_more and not any(isinstance(node.what, Control) for node in program.nodes):
+    if led.costs_more:
         alone = WithControl(program, known, led=False)
         other = partition(alone, inputs, outputs)
         less = _seconds(other) < _seconds(parted) and _work(other) <= MORE_WORK * _work(parted)
@@ -114,6 +120,37 @@ def _cheaper(
             if after < before:
                 return _Lowered(alone, other, shorter, _departure(led, alone, before, after))
     return _Lowered(led, parted, final, [])
+
+
+def _scattered(
+    led: Partitioner, parted: Program, inputs: Sequence[Any], outputs: Sequence[Sharding | None]
+) -> tuple[Partitioner, Program]:
+    """The program with its sums scattered, if that takes less; itself where devices compute too little twice to look."""
+    summed = {axis for node in parted.nodes if isinstance(node.what, Reduce) for axis in node.what.axes}
+    spared = sum(_redundant(node, summed) for node in parted.nodes)
+    time = _seconds(parted) + _compute(parted)
+    if spared <= WORTH * time:
+        return led, parted
+    known = led.known.scattered()
+    if known is None:
+        return led, parted
+    other = WithControl(led.program, known)
+    made = partition(other, inputs, outputs)
+    return (other, made) if _seconds(made) + _compute(made) < (1 - WORTH) * time else (led, parted)
+
+
+def _redundant(node: Node, axes: Collection[str]) -> float:
+    """Seconds of a node that devices along axes spend on computing the same."""
+    if node.plan is None:
+        return 0.0
+    strategy = node.plan.strategy
+    idle = node.plan.problem.mesh.axis_size(tuple(axis for axis in axes if strategy.placement.get(axis) is None))
+    return strategy.priced.compute * (1 - 1 / idle)
+
+
+def _compute(program: Program) -> float:
+    """What the computation of a program without loops takes."""
+    return sum(node.plan.strategy.priced.compute for node in program.nodes if node.plan is not None)
 
 
 def _seconds(program: Program) -> float:

@@ -7,9 +7,10 @@ settled by cost: axes of larger tensors, which cost more to move, flow to their 
 larger tensor's proposal wins; equal ones are settled by the names of their axes. Integer inputs (token ids, labels,
 positions) flow before all others: they are small, but what they say is where the batch is, and 1 MB of ids would lose to
 1 GB of an embedding table. So the result does not depend on the order of nodes. What is taken is never given back: the
-rounds end.
+rounds end. `scattered` goes on from there: sums that devices share are split by their axes, which flow last.
 """
 
+import copy
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -24,6 +25,7 @@ Axes = tuple[str, ...]
 AxesByDim = tuple[Axes, ...]
 
 FIRST = 1 << 62  # the weight of what flows first: more bytes than any tensor has
+LAST = 0  # and last
 
 
 class Proposal(NamedTuple):
@@ -167,22 +169,58 @@ class Propagation:
         known = self._from.get(node, {})
         return [(d, axis) for d, axes in enumerate(self.dims[node]) for axis in axes if known.get(axis) == FIRST]
 
+    def scattered(self) -> "Propagation | None":
+        """The same, but sums are scattered: a result that devices along some axes sum is split by these axes, along the first
+        dim that they divide, and that flows last. None if there is no such result."""
+        other = copy.copy(self)
+        other.dims = dict(self.dims)
+        other.origins = {node: dict(some) for node, some in self.origins.items()}
+        other._from = {node: dict(some) for node, some in self._from.items()}
+        other.conflicts = {node: dict(some) for node, some in self.conflicts.items()}
+        for node in self._operations:
+            if isinstance(node.what, Apply) and len(node.types) == 1 and node not in self.closed:
+                other._scatter(node)
+        if other.dims == self.dims:
+            return None
+        other._flow(LAST)
+        return other
+
+    def _scatter(self, node: Node) -> None:
+        """Splits a result by the axes that devices sum it over."""
+        operation, values = self._operations[node]
+        rule, shape = operation.rule, node.type.shape
+        for at, value in enumerate(values[:-1]):
+            home = homes(rule, operation.dims[at], self.mesh, self.dims[value], operation.shapes[at])
+            for axis in [axis for factor in rule.sums for axis in home.get(factor, ())]:
+                dims = self.dims[node]
+                for dim, axes in enumerate(dims):
+                    wanted = self._extended(dims, dim, (*axes, axis))
+                    if wanted != axes and shape[dim] % self.mesh.axis_size(wanted) == 0:
+                        self.dims[node] = (*dims[:dim], wanted, *dims[dim + 1 :])
+                        self.origins.setdefault(node, {})[axis] = f"{self._named(node)}, scattered"
+                        self._from.setdefault(node, {})[axis] = LAST
+                        break
+
     # -- rounds -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        users, operations = self.users, self._operations
         for least in sorted({size for some in self._from.values() for size in some.values()}, reverse=True):
-            changed = [node for node, some in self._from.items() if least in some.values()]
-            flowing = _Flowing(self.dims, self._from, least)
-            while changed:
-                proposals: dict[Node, list[Proposal]] = {}
-                near = dict.fromkeys([node for value in changed for node in (value, *value.nodes, *users[value])])
-                for node in near:
-                    if node in operations:
-                        self._propose(node, flowing, proposals)
-                changed = [value for value, some in proposals.items() if self._take(value, sorted(some))]
-                for value in changed:
-                    flowing.pop(value, None)
+            self._flow(least)
+
+    def _flow(self, least: int) -> None:
+        """Rounds of what comes from tensors of this weight, to the fixed point."""
+        users, operations = self.users, self._operations
+        changed = [node for node, some in self._from.items() if least in some.values()]
+        flowing = _Flowing(self.dims, self._from, least)
+        while changed:
+            proposals: dict[Node, list[Proposal]] = {}
+            near = dict.fromkeys([node for value in changed for node in (value, *value.nodes, *users[value])])
+            for node in near:
+                if node in operations:
+                    self._propose(node, flowing, proposals)
+            changed = [value for value, some in proposals.items() if self._take(value, sorted(some))]
+            for value in changed:
+                flowing.pop(value, None)
 
     def _propose(self, node: Node, flowing: "_Flowing", proposals: dict[Node, list[Proposal]]) -> None:
         """Adds what an operation proposes for its operands and results, if they can take any of it."""
