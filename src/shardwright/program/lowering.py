@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from shardwright.eager import mind_gathers
+from shardwright.eager import mind_gathers, strictness
 from shardwright.errors import ProgramError
 from shardwright.plan import Reduce, Step
 from shardwright.program.loops import lower_control
@@ -27,7 +27,7 @@ from shardwright.sharding import Sharding
 _lock = threading.Lock()
 _under_way = 0  # programs that are being lowered, in all threads
 _resumes = False  # whether the collector ran before the first of them
-WORTH = 0.02  # of a program's time: what is less is not looked for
+WORTH = 0.1  # of a program's time that must be saved for its sums to be scattered: else it runs as people write it
 MORE_WORK = 1.01  # by which devices may compute more if they communicate less: masks and positions, not products
 
 
@@ -112,8 +112,8 @@ def _cheaper(
     if led.costs_more:
         alone = WithControl(program, known, led=False)
         other = partition(alone, inputs, outputs)
-        less = _seconds(other) < _seconds(parted) and _work(other) <= MORE_WORK * _work(parted)
-        if less and _keeps_batch(led, alone):
+        less = _seconds(other) < _seconds(parted) and _time(other) < _time(parted)
+        if less and _work(other) <= MORE_WORK * _work(parted) and _keeps_batch(led, alone):
             inherit_origins(other)
             shorter = optimised(other)
             before, after = _seconds(final), _seconds(shorter)
@@ -125,10 +125,11 @@ def _cheaper(
 def _scattered(
     led: Partitioner, parted: Program, inputs: Sequence[Any], outputs: Sequence[Sharding | None]
 ) -> tuple[Partitioner, Program]:
-    """The program with its sums scattered, if that takes less; itself where devices compute too little twice to look."""
+    """The program with its sums scattered, if that takes less and gathers nothing that `strict` forbids; itself where devices
+    compute too little twice to look."""
     summed = {axis for node in parted.nodes if isinstance(node.what, Reduce) for axis in node.what.axes}
     spared = sum(_redundant(node, summed) for node in parted.nodes)
-    time = _seconds(parted) + _compute(parted)
+    time = _time(parted)
     if spared <= WORTH * time:
         return led, parted
     known = led.known.scattered()
@@ -136,7 +137,15 @@ def _scattered(
         return led, parted
     other = WithControl(led.program, known)
     made = partition(other, inputs, outputs)
-    return (other, made) if _seconds(made) + _compute(made) < (1 - WORTH) * time else (led, parted)
+    if _time(made) >= (1 - WORTH) * time or _refused(other) > _refused(led):
+        return led, parted
+    return other, made
+
+
+def _refused(partitioner: Partitioner) -> int:
+    """How many gathers are errors here."""
+    strict, weights_may = strictness()
+    return sum(not (weights and weights_may) for _, _, weights in partitioner.gathers) if strict else 0
 
 
 def _redundant(node: Node, axes: Collection[str]) -> float:
@@ -148,9 +157,10 @@ def _redundant(node: Node, axes: Collection[str]) -> float:
     return strategy.priced.compute * (1 - 1 / idle)
 
 
-def _compute(program: Program) -> float:
-    """What the computation of a program without loops takes."""
-    return sum(node.plan.strategy.priced.compute for node in program.nodes if node.plan is not None)
+def _time(program: Program) -> float:
+    """Seconds that a program without loops takes: its steps and its computation."""
+    computed = sum(node.plan.strategy.priced.compute for node in program.nodes if node.plan is not None)
+    return _seconds(program) + computed
 
 
 def _seconds(program: Program) -> float:

@@ -1,6 +1,6 @@
 """Partitioning: every operation becomes local computations on shards, and everything that moves an explicit step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -179,16 +179,27 @@ class Partitioner:
         return made
 
     def _mind(self, node: Node, plan: OperationPlan) -> None:
-        """Note what an operation gathers unasked; weights that are gathered where they are used are meant to be."""
+        """Note what an operation gathers unasked; weights that are gathered where they are used are meant to be, and so are
+        sums that were scattered, which all devices would have otherwise."""
         arrays = [x for x in node.inputs if isinstance(x, Node)]
         weights = {at for at, x in enumerate(arrays) if self._is_weight(x)}
-        unasked = [(at, gather) for at, gather in plan.gathered_operands if at not in weights]
+        unasked = [
+            (at, gather)
+            for at, gather in plan.gathered_operands
+            if at not in weights and (at is None or not self._is_scattered(arrays[at], gather.dims))
+        ]
         meant = [gather for at, gather in plan.gathered_operands if at in weights]
         if meant:
             self.gathers.append((meant, node.source, True))
         self._note_gathers([gather for _, gather in unasked], node.source)
         steps = [step for at, _ in unasked for step in (plan.moves[at] if at is not None else _fetches(plan))]
         self.implicit |= {(step.name, step.axes, node.source) for step in steps if step.received}
+
+    def _is_scattered(self, node: Node, dims: Iterable[int]) -> bool:
+        """Whether a value was split along dims only to scatter a sum."""
+        sharding = self.made[node].type.sharding
+        axes = [axis for dim in dims for axis in sharding.dims[dim]] if sharding is not None else []
+        return bool(axes) and self.known.are_scattered(node, axes)
 
     def _is_weight(self, node: Node) -> bool:
         """Whether a traced value is a parameter as it came in, perhaps constrained, cast or transposed."""
@@ -242,7 +253,8 @@ class Partitioner:
             common = common_place(value, made.type, plans) if len(ready) > 1 else None
             if common is not None:
                 there = moved(self.graph, made, common.sharding, node.source)
-                self._note_gathers(_gathers_of(node.title, made, common.sharding), node.source)
+                gathers = _gathers_of(node.title, made, common.sharding)
+                self._note_gathers([g for g in gathers if not self._is_scattered(value, g.dims)], node.source)
                 self._for_several.update({(value, reader): there for reader in common.readers})
 
     def _note_gathers(self, gathers: list[ImplicitGather], source: str) -> None:

@@ -169,6 +169,11 @@ class Propagation:
         known = self._from.get(node, {})
         return [(d, axis) for d, axes in enumerate(self.dims[node]) for axis in axes if known.get(axis) == FIRST]
 
+    def are_scattered(self, node: Node, axes: Iterable[str]) -> bool:
+        """Whether axes of a value are there only because sums are scattered."""
+        known = self._from.get(node, {})
+        return all(known.get(axis) == LAST for axis in axes)
+
     def scattered(self) -> "Propagation | None":
         """The same, but sums are scattered: a result that devices along some axes sum is split by these axes, along the first
         dim that they divide, and that flows last. None if there is no such result."""
@@ -176,13 +181,14 @@ class Propagation:
         other.dims = dict(self.dims)
         other.origins = {node: dict(some) for node, some in self.origins.items()}
         other._from = {node: dict(some) for node, some in self._from.items()}
-        other.conflicts = {node: dict(some) for node, some in self.conflicts.items()}
+        other.conflicts = {}
         for node in self._operations:
             if isinstance(node.what, Apply) and len(node.types) == 1 and node not in self.closed:
                 other._scatter(node)
         if other.dims == self.dims:
             return None
         other._flow(LAST)
+        other.conflicts = self.conflicts  # what nobody asked for and is not taken is not worth a note
         return other
 
     def _scatter(self, node: Node) -> None:
