@@ -101,7 +101,7 @@ RANKS = "\n".join(
 
 def log_of(test, times):
     rows = "\n".join(
-        f"{size:>12} {size // 4:>12} float sum -1 {us:.2f} 191.67 335.43 0 {us * 2:.2f} 191.46 335.06 0"
+        f"{size:>12} {size // 4:>12} float sum -1 {us:.2f} {size / us / 1e3:.2f} 335.43 0 {us * 2:.2f} 191.46 335.06 0"
         for size, us in times
     )
     return LOG.format(test=test, ranks=RANKS, rows=rows)
@@ -165,7 +165,7 @@ def test_the_command_line_prints_machines_and_calibrates(capsys, tmp_path):
     [
         (
             lambda: hardware.read_nccl_tests("# all_reduce_perf\n"),
-            "The log of all_reduce_perf has no line with sizes and times",
+            "The log of all_reduce_perf has no line with a size, a time, and",
         ),
         (lambda: hardware.read_nccl_tests(log_of("gather", [(8, 1.0)])), "The log names gather_perf of nccl-tests"),
         (
@@ -222,3 +222,50 @@ def test_odd_lines_of_logs_are_passed_over():
     assert hardware.read_nccl_tests(odd).measurements == hardware.read_nccl_tests(plain).measurements
     cut = plain[: plain.index("# Out of")].rstrip()[:-30]  # the log ends within its last line
     assert len(hardware.read_nccl_tests(plain + cut.splitlines()[-1]).measurements) >= 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda row: row.replace(" 0 ", " 0 7 ", 1), "has no line with a size, a time, and"),  # a column more
+        (lambda row: " ".join(row.split()[:-1]), "has no line with a size, a time, and"),  # one less
+        (
+            lambda row: row.replace("float", "float 3", 1).replace(" -1 ", " ", 1),
+            None,
+        ),  # as many: times are where they were
+    ],
+)
+def test_a_log_with_other_columns_is_not_read_wrongly(change, message):
+    plain = log_of("all_reduce", [(1 << 20, 50.0), (1 << 28, 1400.0), (1 << 30, 5252.64)])
+    text = "\n".join(change(line) if " float " in line else line for line in plain.splitlines())
+    if message is None:
+        assert hardware.read_nccl_tests(text).measurements == hardware.read_nccl_tests(plain).measurements
+        return
+    with pytest.raises(MeshError, match=message):
+        hardware.read_nccl_tests(text)
+
+
+def test_the_error_of_a_fit_is_stated():
+    found = fitted(of(GLOO), 4)
+    worst = max(found.measurements, key=lambda one: max(a := found.predicted(one) / one.seconds, 1 / a))
+    assert found.worst == worst
+    off = found.predicted(worst) / worst.seconds - 1
+    assert f"{found.error:.0%} error in the geometric mean, at most {off:+.0%} at {worst.nbytes:,} bytes" in str(found)
+    assert f"fitted to measurements with {found.error:.0%} error" in found.hardware.note
+
+
+def test_the_least_of_several_rounds_counts():
+    from shardwright.hardware.measuring import SIZES, _measured
+
+    asked = []
+
+    def least(size, repeats):
+        asked.append((size, repeats))
+        return Measured("all_reduce", size, (0.001 if len(asked) != 2 else 7.0) * size / 1024)
+
+    found = _measured(least, [1024, 4096], 7)
+    assert asked == [(1024, 3), (4096, 3), (1024, 2), (4096, 2), (1024, 2), (4096, 2)]
+    assert [one.seconds for one in found] == [0.001, 0.004]  # the slow round of 4096 does not count
+    asked.clear()
+    assert [one.nbytes for one in _measured(least, None, 1)] == [1024, 4096]  # 7 ms · 4 show the bandwidth
+    assert SIZES[:2] == (1024, 4096)

@@ -173,7 +173,7 @@ def test_a_collective_of_one_device_is_free_and_names_are_checked():
     assert hardware.time("all_reduce", N, mesh, "x") == 0
     with pytest.raises(MeshError, match=r"The collective 'allreduce' is unknown. Use one of all_gather"):
         hardware.time("allreduce", N, mesh, "y")
-    with pytest.raises(MeshError, match=r"all_reduce of -1 bytes can't be"):
+    with pytest.raises(MeshError, match=r"The number of bytes of all_reduce is -1; give a finite number of at least 0"):
         hardware.time("all_reduce", -1, mesh, "y")
 
 
@@ -355,18 +355,24 @@ def test_ttnn_systems_are_presets():
             r"t3k connects 8 chips; a mesh of 64 devices goes beyond it at axis 'x'",
         ),
         (lambda: Link(efficiency=1.5), r"A link's efficiency is 1.5; it is the part of the peak"),
-        (lambda: Link(hop=-1), r"1e-06 s, -1 s a hop can't be"),
+        (lambda: Link(hop=-1), r"A link's hop is -1; give a finite number of at least 0"),
         (lambda: Chip({}, 1, 1), r"A chip's flops are given by dtype"),
-        (lambda: Chip({"float32": 0}, 1, 1), r"A chip's float32 is 0; give a positive number"),
+        (lambda: Chip({"float32": 0}, 1, 1), r"A chip's float32 is 0; give a number above 0"),
         (lambda: Level(Link("torus")), r"a torus needs the sizes of its axes"),
         (lambda: Level("ring"), r"A level's link is a Link; got 'ring'"),
-        (lambda: Level(Link("switch"), -3), r"A level of size -3 and shape \(\) can't be"),
-        (lambda: Level(Link("torus"), shape=(0, 4)), r"A level of size 0 and shape \(0, 4\) can't be"),
+        (lambda: Level(Link("switch"), -3), r"A level's size, .* is -3; give a whole number of at least 0"),
+        (
+            lambda: Level(Link("torus"), shape=(0, 4)),
+            r"An axis of a level of shape \(0, 4\) is 0; give a whole number of at least 1",
+        ),
         (
             lambda: Hardware("x", 3, (Level(Link()),)),
             r"Hardware 'x' needs a Chip\(flops, memory_bandwidth, memory\); got 3",
         ),
-        (lambda: hardware.time("all_reduce", "8", sw.Mesh(x=2), "x"), r"all_reduce takes a number of bytes; got '8'"),
+        (
+            lambda: hardware.time("all_reduce", "8", sw.Mesh(x=2), "x"),
+            r"The number of bytes of all_reduce is '8', which is not a number",
+        ),
         (lambda: sw.Mesh(x=2, links=3), r"links is a Link for all axes, or a dict of them by axis; got 3"),
         (lambda: Hardware("x", Chip({"float32": 1}, 1, 1), ()), r"Hardware 'x' needs levels"),
     ],
@@ -374,6 +380,80 @@ def test_ttnn_systems_are_presets():
 def test_mistakes_are_named(call, message):
     with pytest.raises(MeshError, match=message):
         call()
+
+
+HUGE = 10**400  # larger than any float
+CHIP = Chip({"float32": 1}, 1, 1)
+TORUS = Link("torus")
+
+
+@pytest.mark.parametrize("value", [math.nan, -1, "3", None, True, HUGE, 1 + 2j, [1], -math.inf, np.zeros(2)])
+def test_figures_that_are_no_positive_numbers_are_refused(value):
+    mesh = sw.Mesh(x=2)
+    whole = -HUGE if value is HUGE else value
+    for call in (
+        lambda: hardware.time("all_reduce", value, mesh, "x"),
+        lambda: Chip({"float32": value}, 1, 1),
+        lambda: Chip({"float32": 1}, value, 1),
+        lambda: Chip({"float32": 1}, 1, value),
+        lambda: Link("ring", value),
+        lambda: Link("ring", 1, value),
+        lambda: Link("ring", 1, 1, value),
+        lambda: Link("ring", 1, 1, 1, value),
+        lambda: Level(Link(), whole),
+        lambda: Level(TORUS, 0, (4, 4), whole),
+        lambda: Level(TORUS, 0, (4, whole)),
+        lambda: hardware.measure(repeats=whole),
+        lambda: hardware.measure([1024, whole]),
+    ):
+        with pytest.raises(MeshError, match=r"give a|larger than any float"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *((lambda mesh=mesh: hardware.time("all_reduce", 8, mesh, "x"), r"all_reduce runs on a Mesh, such as")
+          for mesh in (4, None, "x", sw.Mesh, CHIP, [])),
+        *((lambda name=name: hardware.time(name, 8, sw.Mesh(x=2), "x"), r"The collective .* is unknown")
+          for name in (None, 3, [], {}, ("all_reduce",))),
+        *((lambda axes=axes: hardware.time("all_reduce", 8, sw.Mesh(x=2), axes), r"[Aa]xes|axis")
+          for axes in (None, 3, [3], b"x", "y", ("x", "x"))),
+        (lambda: hardware.time("all_reduce", math.inf, sw.Mesh(x=2), "x"), r"is inf; give a finite number"),
+        (lambda: Link(latency=math.inf), r"A link's latency is inf; give a finite number"),
+        (lambda: Link(reduces_in_network="no"), r"reduces_in_network is 'no'; give True or False"),
+        (lambda: Chip({"flot32": 1}, 1, 1), r"by the names of dtypes, .* 'flot32' is not one"),
+        (lambda: Chip({3: 1}, 1, 1), r"by the names of dtypes, .* 3 is not one"),
+        (lambda: Chip([("float32", 1)], 1, 1), r"A chip's flops are given by dtype"),
+        (lambda: Level(TORUS, 0, 4), r"A level's shape is 4; of a torus give"),
+        (lambda: Level(TORUS, 0, "44"), r"A level's shape is '44'; of a torus give"),
+        (lambda: Level(Link(), 8, None), r"A level's shape is None"),
+        (lambda: Level(TORUS, 8, (4, 4)), r"connects 16 devices, not size=8"),
+        (lambda: Hardware("x", CHIP, 3), r"Hardware 'x' needs levels, .* got 3"),
+        (lambda: Hardware("x", CHIP, Level(Link())), r"Hardware 'x' needs levels"),
+        (lambda: Hardware([], CHIP, (Level(Link()),)), r"a name and a note in words; got \[\]"),
+        (lambda: Hardware("x", CHIP, (Level(Link()),), 3), r"a name and a note in words; got 'x' and 3"),
+        (lambda: hardware.measure([]), r"The sizes to measure are \[\]"),
+        (lambda: hardware.measure("ab"), r"The sizes to measure are 'ab'"),
+        (lambda: hardware.measure(3), r"The sizes to measure are 3"),
+        (lambda: hardware.measure([0, 8]), r"A size of \[0, 8\], in bytes, is 0"),
+        (lambda: hardware.fitted([("all_reduce", 8, 1.0)], 4), r"a list of Measured"),
+        (lambda: hardware.fitted(3, 4), r"a list of Measured"),
+        (lambda: hardware.fitted([hardware.Measured("all_reduce", "8", 1.0)], 4), r"is not a measurement"),
+        (lambda: hardware.fitted([], "4"), r"The number of devices is '4'"),
+        (lambda: hardware.read_nccl_tests(None), r"is a string; got None"),
+    ],
+)  # fmt: skip
+def test_other_types_and_values_are_named(call, message):
+    with pytest.raises(MeshError, match=message):
+        call()
+
+
+def test_infinite_figures_that_have_a_meaning_stay():
+    assert Chip({"float32": math.inf}, math.inf, math.inf).seconds(1e9, 1e9, "float32") == 0
+    mesh = sw.Mesh(x=4, links=Link("switch", math.inf, 1e-6, 0))
+    assert hardware.time("all_reduce", 1e9, mesh, "x") == 1e-6
+    assert hardware.time("all_reduce", 1e9, mesh, ()) == 0
 
 
 def test_every_preset_is_complete():

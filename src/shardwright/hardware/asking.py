@@ -1,13 +1,14 @@
 """`time`: what a collective costs on the links of a mesh, asked directly."""
 
 from collections.abc import Sequence
-from numbers import Real
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from shardwright.errors import MeshError
+from shardwright.hardware.checks import as_number
 from shardwright.hardware.fabric import COLLECTIVES, Fabric
 
 
+@runtime_checkable
 class Connected(Protocol):
     """What has links along its axes: a Mesh."""
 
@@ -33,9 +34,8 @@ def time(collective: str, nbytes: float, mesh: Connected, axes: str | Sequence[s
     """
     if collective not in COLLECTIVES:
         raise MeshError(f"The collective {collective!r} is unknown. Use one of {', '.join(COLLECTIVES)}.")
-    if not isinstance(nbytes, Real):
-        raise MeshError(f"{collective} takes a number of bytes; got {nbytes!r}.")
-    if not nbytes >= 0:
-        raise MeshError(f"{collective} of {nbytes} bytes can't be: give a size of at least 0.")
+    size = as_number(nbytes, f"The number of bytes of {collective}")
+    if not isinstance(mesh, Connected) or isinstance(mesh, type):
+        raise MeshError(f"{collective} runs on a Mesh, such as Mesh(a=4, hardware='h100'); got {mesh!r}.")
     fabric = mesh.fabric(mesh.group_axes(axes))
-    return fabric.seconds(collective, received_bytes(collective, nbytes, fabric.size))
+    return fabric.seconds(collective, received_bytes(collective, size, fabric.size))

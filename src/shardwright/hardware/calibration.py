@@ -3,12 +3,13 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
 from shardwright.errors import MeshError
 from shardwright.hardware.asking import received_bytes
+from shardwright.hardware.checks import as_count
 from shardwright.hardware.fabric import COLLECTIVES, Fabric
 from shardwright.hardware.levels import Hardware, Level
 from shardwright.hardware.links import Link
@@ -52,8 +53,13 @@ class Calibration:
         logs = [abs(math.log(self.predicted(one) / one.seconds)) for one in self.measurements]
         return math.exp(sum(logs) / len(logs)) - 1
 
+    @property
+    def worst(self) -> Measured:
+        """The measurement that the fit is furthest from, by the ratio of both."""
+        return max(self.measurements, key=lambda one: abs(math.log(self.predicted(one) / one.seconds)))
+
     def __str__(self) -> str:
-        link = self.link
+        link, worst = self.link, self.worst
         lines = [f"{'collective':<16}{'bytes':>14}{'measured':>14}{'model':>14}{'error':>8}"]
         for one in self.measurements:
             model = self.predicted(one)
@@ -63,7 +69,8 @@ class Calibration:
             [
                 *lines,
                 f"{self.members} devices: {link.latency * 1e6:.3g} µs to launch, {link.hop * 1e6:.3g} µs a hop, "
-                f"{link.bandwidth / 1e9:.4g} GB/s; {self.error:.0%} error in the geometric mean",
+                f"{link.bandwidth / 1e9:.4g} GB/s; {self.error:.0%} error in the geometric mean, at most "
+                f"{self.predicted(worst) / worst.seconds - 1:+.0%} at {worst.nbytes:,} bytes",
                 f"hardware = {self.hardware!r}",
             ]
         )
@@ -77,6 +84,12 @@ def fitted(measurements: Sequence[Measured], members: int, device: str = "") -> 
     bandwidth is only what was observed. `device` is what drivers call the chip; if it has the name of a preset the machine has
     its chip.
     """
+    if not isinstance(measurements, Sequence) or not all(isinstance(one, Measured) for one in measurements):
+        raise MeshError(f"A link is fitted to a list of Measured(collective, nbytes, seconds); got {measurements!r}.")
+    for one in measurements:
+        if not isinstance(one.nbytes, int) or not isinstance(one.seconds, float | int):
+            raise MeshError(f"{one!r} is not a measurement: its bytes and seconds are numbers.")
+    as_count(members, "The number of devices", 1)
     known = tuple(one for one in measurements if one.nbytes > 0 and 0 < one.seconds < math.inf)
     sizes = {one.nbytes for one in known}
     if len(sizes) < 2 or members < 2:
@@ -91,7 +104,9 @@ def fitted(measurements: Sequence[Measured], members: int, device: str = "") -> 
     notes = ["links fitted to measurements", *([] if named is not GENERIC else ["a generic chip"])]
     if not seen:
         notes.append("the largest size takes less than twice the quickest: its bandwidth is only what was observed")
-    return Calibration(Hardware("measured", named.chip, (Level(link),), ", ".join(notes)), members, known)
+    found = Calibration(Hardware("measured", named.chip, (Level(link),)), members, known)
+    notes[0] += f" with {found.error:.0%} error"
+    return replace(found, hardware=replace(found.hardware, note=", ".join(notes)))
 
 
 def _point(one: Measured, members: int) -> _Point:
@@ -151,6 +166,8 @@ def read_nccl_tests(text: str) -> Calibration:
 
     A log may have the output of several tests, if they ran on as many devices.
     """
+    if not isinstance(text, str):
+        raise MeshError(f"The text output of nccl-tests is a string; got {text!r}.")
     rows: list[Measured] = []
     members: list[int] = []
     names: list[str] = []
@@ -173,7 +190,10 @@ def read_nccl_tests(text: str) -> Calibration:
             f"all_reduce_perf, all_gather_perf, reduce_scatter_perf, alltoall_perf, broadcast_perf or sendrecv_perf."
         )
     if not rows:
-        raise MeshError(f"The log of {names[0]} has no line with sizes and times. Give the text that the test prints.")
+        raise MeshError(
+            f"The log of {names[0]} has no line with a size, a time, and the algorithm bandwidth that follows from both, in the "
+            f"columns of nccl-tests. Give the text that the test prints."
+        )
     if not all(members):
         raise MeshError(
             f"The log of {names[0]} has no lines '# Rank 0 … device 0 [0x07] NVIDIA …' above its times: they say how many "
@@ -190,8 +210,12 @@ def _row(line: str, test: str) -> Measured | None:
     cells = re.sub(r"\[[^\]]*\](<\w+>:?)?", " ", line).split()  # mpirun may put the rank before each part of a line
     if len(cells) < 7 or not (cells[0].isdigit() and cells[1].isdigit()):
         return None
-    time = cells[-8] if len(cells) >= 11 else cells[-4]
+    first = -8 if len(cells) >= 11 else -4
     try:
-        return Measured(test, int(cells[0]), float(time) * 1e-6)
+        micros, rate = float(cells[first]), float(cells[first + 1])
     except ValueError:
         return None  # a line of something else
+    size = int(cells[0])
+    if not 0 < micros < math.inf or abs(rate - size / micros / 1e3) > 0.02 * rate + 0.011:  # both are rounded
+        return None  # other columns, or a line that was cut
+    return Measured(test, size, micros * 1e-6)

@@ -1,12 +1,13 @@
 """`Chip`: what one device computes and holds, and the roofline time of a local step on it."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
 from shardwright.errors import MeshError
+from shardwright.hardware.checks import as_number
 
 # A dtype without a figure computes as fast as the first of these that has one; in the end as the slowest that is known.
 _LIKE = {
@@ -18,6 +19,9 @@ _LIKE = {
     "complex64": ("float32",),
     "complex128": ("float64",),
 }
+
+
+_DTYPE = re.compile(r"bool|(bfloat|float|complex|u?int)\d+(_\w+)?")
 
 
 @dataclass(frozen=True)
@@ -36,13 +40,16 @@ class Chip:
     def __post_init__(self) -> None:
         if not isinstance(self.flops, Mapping) or not self.flops:
             raise MeshError(f"A chip's flops are given by dtype, {{'bfloat16': 989e12}}; got {self.flops!r}.")
-        for name, value in (*self.flops.items(), *((n, getattr(self, n)) for n in ("memory_bandwidth", "memory"))):
-            if not isinstance(value, Real) or not float(value) > 0:
-                raise MeshError(f"A chip's {name} is {value!r}; give a positive number.")
-        plain = {str(dtype): float(value) for dtype, value in self.flops.items()}
+        for dtype in self.flops:
+            if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
+                raise MeshError(
+                    f"A chip's flops are given by the names of dtypes, such as 'bfloat16', 'float8_e4m3fn' or 'int8'; "
+                    f"{dtype!r} is not one."
+                )
+        plain = {dtype: _positive(value, dtype) for dtype, value in self.flops.items()}
         object.__setattr__(self, "flops", MappingProxyType(plain))
-        object.__setattr__(self, "memory_bandwidth", float(self.memory_bandwidth))
-        object.__setattr__(self, "memory", float(self.memory))
+        for name in ("memory_bandwidth", "memory"):
+            object.__setattr__(self, name, _positive(getattr(self, name), name))
 
     def flops_of(self, dtype: Any) -> float:
         """Operations a second on elements of a dtype; for one that the chip has no figure for, those of its like."""
@@ -66,3 +73,7 @@ class Chip:
 
     def __repr__(self) -> str:
         return f"Chip(flops={dict(self.flops)}, memory_bandwidth={self.memory_bandwidth}, memory={self.memory})"
+
+
+def _positive(value: object, name: str) -> float:
+    return as_number(value, f"A chip's {name}", above=True, finite=False)

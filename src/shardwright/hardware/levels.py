@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shardwright.errors import MeshError
+from shardwright.hardware.checks import as_count
 from shardwright.hardware.chips import Chip
 from shardwright.hardware.links import Link
 
@@ -29,13 +30,23 @@ class Level:
     def __post_init__(self) -> None:
         if not isinstance(self.link, Link):
             raise MeshError(f"A level's link is a Link; got {self.link!r}.")
-        if not isinstance(self.size, int) or self.size < 0 or any(not isinstance(n, int) or n < 1 for n in self.shape):
+        as_count(self.size, "A level's size, the number of devices it connects (0 for any),")
+        as_count(
+            self.cube, "A level's cube, the length that axes of a torus wrap around at a multiple of (0 for none),"
+        )
+        if not isinstance(self.shape, Sequence) or isinstance(self.shape, str):
             raise MeshError(
-                f"A level of size {self.size!r} and shape {self.shape!r} can't be: give the number of devices it connects, "
-                f"0 for any, and of a torus the positive sizes of its axes."
+                f"A level's shape is {self.shape!r}; of a torus give the sizes of its axes, such as (16, 16)."
             )
+        for n in self.shape:
+            as_count(n, f"An axis of a level of shape {self.shape}", 1)
+        object.__setattr__(self, "shape", tuple(self.shape))
         if self.shape:
-            object.__setattr__(self, "shape", tuple(self.shape))
+            if self.size not in (0, math.prod(self.shape)):
+                raise MeshError(
+                    f"A level of shape {self.shape} connects {math.prod(self.shape)} devices, not size={self.size}. Leave "
+                    f"out the size."
+                )
             object.__setattr__(self, "size", math.prod(self.shape))
         if (self.link.kind == "torus") != bool(self.shape):
             raise MeshError(
@@ -54,11 +65,16 @@ class Hardware:
     note: str = ""  # what is assumed
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", tuple(self.levels))
+        if not isinstance(self.name, str) or not isinstance(self.note, str):
+            raise MeshError(f"Hardware has a name and a note in words; got {self.name!r} and {self.note!r}.")
         if not isinstance(self.chip, Chip):
             raise MeshError(f"Hardware {self.name!r} needs a Chip(flops, memory_bandwidth, memory); got {self.chip!r}.")
-        if not self.levels or not all(isinstance(level, Level) for level in self.levels):
-            raise MeshError(f"Hardware {self.name!r} needs levels, such as (Level(Link('switch', 370e9), size=8),).")
+        listed = self.levels if isinstance(self.levels, Sequence) else ()
+        if not listed or not all(isinstance(level, Level) for level in listed):
+            raise MeshError(
+                f"Hardware {self.name!r} needs levels, such as (Level(Link('switch', 370e9), size=8),); got {self.levels!r}."
+            )
+        object.__setattr__(self, "levels", tuple(listed))
 
     @property
     def size(self) -> int:

@@ -2,9 +2,9 @@
 
 import math
 from dataclasses import dataclass, fields
-from numbers import Real
 
 from shardwright.errors import MeshError
+from shardwright.hardware.checks import as_number
 
 KINDS = ("ring", "line", "switch", "torus", "full")
 _OTHER_NAMES = {"all_to_all": "full"}
@@ -37,22 +37,18 @@ class Link:
         if kind not in KINDS:
             raise MeshError(f"Link kind {self.kind!r} is unknown. Use one of {', '.join(KINDS)}.")
         object.__setattr__(self, "kind", KINDS[KINDS.index(kind)])
-        for name in ("bandwidth", "latency", "hop", "efficiency"):
-            if not isinstance(getattr(self, name), Real):
-                raise MeshError(f"A link's {name} is a number; got {getattr(self, name)!r}.")
-        if not self.bandwidth > 0 or not self.latency >= 0 or not self.hop >= 0:
-            raise MeshError(
-                f"A link of bandwidth {self.bandwidth} B/s and latency {self.latency} s, {self.hop} s a hop can't be: "
-                f"give a positive bandwidth and latencies of at least 0."
-            )
-        if not 0 < self.efficiency <= 1:
+        fill = object.__setattr__
+        fill(self, "bandwidth", as_number(self.bandwidth, "A link's bandwidth", above=True, finite=False))
+        for name in ("latency", "hop"):
+            fill(self, name, as_number(getattr(self, name), f"A link's {name}"))
+        fill(self, "efficiency", as_number(self.efficiency, "A link's efficiency", above=True))
+        if self.efficiency > 1:
             raise MeshError(
                 f"A link's efficiency is {self.efficiency}; it is the part of the peak that its bandwidth is, so give more "
                 f"than 0 and at most 1."
             )
-        for name in ("bandwidth", "latency", "hop", "efficiency"):
-            object.__setattr__(self, name, float(getattr(self, name)))
-        object.__setattr__(self, "reduces_in_network", bool(self.reduces_in_network))
+        if not isinstance(self.reduces_in_network, bool):
+            raise MeshError(f"A link's reduces_in_network is {self.reduces_in_network!r}; give True or False.")
 
     @property
     def peak(self) -> float:

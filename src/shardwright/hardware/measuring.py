@@ -9,20 +9,28 @@ from typing import Any
 
 from shardwright.errors import MeshError
 from shardwright.hardware.calibration import Calibration, Measured, fitted
+from shardwright.hardware.checks import as_count
 
 SIZES = tuple(4**n for n in range(5, 16))  # 1 KiB to 1 GiB
-ENOUGH = (
-    0.05  # seconds: a size that takes so long shows the bandwidth, larger ones are left out unless they are asked for
-)
+# Seconds: a size that takes so long shows the bandwidth, larger ones are left out unless they are asked for.
+ENOUGH = 0.05
+ROUNDS = 3  # through all sizes: what else the machine does then slows some repeats of a size, not all
 
 
 def measure(sizes: Sequence[int] | None = None, repeats: int = 9) -> Calibration:
     """The machine of this process's devices, its link fitted to all-reduces of some sizes in bytes.
 
-    Of several repeats the least counts, each as long as the slowest process takes. Without `sizes` they grow from 1 KiB until
-    one takes 50 ms, up to 1 GiB. Under torchrun or in `sw.launch` all processes must call it, and all get the same; otherwise
-    it takes the devices of JAX, if there are several.
+    Of several repeats, in three rounds through all sizes, the least counts, each as long as the slowest process takes. Buffers
+    are used again, so that no time goes to new memory. Without `sizes` they grow from 1 KiB until one takes 50 ms, up to 1 GiB.
+    What is printed has the error of the fit: on CPUs times grow faster than bytes once the caches are full, and no latency and
+    bandwidth give that. Under torchrun or in `sw.launch` all processes must call it, and all get the same; otherwise it takes
+    the devices of JAX, if there are several.
     """
+    if sizes is not None:
+        if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes:
+            raise MeshError(f"The sizes to measure are {sizes!r}; give several in bytes, such as [1024, 1 << 20].")
+        sizes = [as_count(size, f"A size of {sizes!r}, in bytes,", 1) for size in sizes]
+    as_count(repeats, "The number of repeats", 1)
     if "RANK" in os.environ:
         return _on_torch(sizes, repeats)
     if "jax" in sys.modules and sys.modules["jax"].device_count() > 1:
@@ -46,7 +54,7 @@ def _on_torch(sizes: Sequence[int] | None, repeats: int) -> Calibration:
         if device.type == "cuda":
             torch.cuda.synchronize()
 
-    def least(size: int) -> Measured:
+    def least(size: int, repeats: int) -> Measured:
         tensor = torch.zeros(max(size // 4, 1), dtype=torch.float32, device=device)
         times = torch.tensor(
             _times(partial(reduced, tensor), repeats, before=dist.barrier), dtype=torch.float64, device=device
@@ -55,33 +63,40 @@ def _on_torch(sizes: Sequence[int] | None, repeats: int) -> Calibration:
         return Measured("all_reduce", 4 * tensor.numel(), float(times.min()))
 
     name = torch.cuda.get_device_name() if device.type == "cuda" else ""
-    return fitted(_grown(least, sizes), dist.get_world_size(), name)
+    return fitted(_measured(least, sizes, repeats), dist.get_world_size(), name)
 
 
 def _on_jax(sizes: Sequence[int] | None, repeats: int) -> Calibration:
     jax: Any = sys.modules["jax"]
     mesh = jax.make_mesh((jax.device_count(),), ("x",))
     spec = jax.sharding.PartitionSpec("x")
-    reduce = jax.jit(
-        jax.shard_map(lambda x: jax.lax.psum(x, "x"), mesh=mesh, in_specs=spec, out_specs=jax.sharding.PartitionSpec())
-    )
+    total = jax.shard_map(lambda x: jax.lax.psum(x, "x"), mesh=mesh, in_specs=spec, out_specs=spec)
+    reduce = jax.jit(total, donate_argnums=0)
 
-    def least(size: int) -> Measured:
+    def least(size: int, repeats: int) -> Measured:
         count = max(size // 4, 1)
         shards = jax.numpy.zeros((jax.device_count() * count,), "float32", device=jax.NamedSharding(mesh, spec))
-        seconds = min(_times(partial(lambda x: reduce(x).block_until_ready(), shards), repeats))
-        return Measured("all_reduce", 4 * count, seconds)
 
-    return fitted(_grown(least, sizes), jax.device_count(), jax.devices()[0].device_kind)
+        def run() -> None:
+            nonlocal shards
+            shards = reduce(shards).block_until_ready()
+
+        return Measured("all_reduce", 4 * count, min(_times(run, repeats)))
+
+    return fitted(_measured(least, sizes, repeats), jax.device_count(), jax.devices()[0].device_kind)
 
 
-def _grown(least: Callable[[int], Measured], sizes: Sequence[int] | None) -> list[Measured]:
-    """A measurement of each size; those of `SIZES` until one takes long enough."""
+def _measured(least: Callable[[int, int], Measured], sizes: Sequence[int] | None, repeats: int) -> list[Measured]:
+    """The least time of each size; those of `SIZES` until one takes long enough."""
+    rounds = min(ROUNDS, repeats)
     found: list[Measured] = []
     for size in sizes or SIZES:
-        found.append(least(size))
+        found.append(least(size, -(-repeats // rounds)))
         if sizes is None and found[-1].seconds > ENOUGH:
             break
+    for turn in range(1, rounds):
+        count = (repeats + rounds - 1 - turn) // rounds
+        found = [min(one, least(one.nbytes, count), key=lambda some: some.seconds) for one in found]
     return found
 
 

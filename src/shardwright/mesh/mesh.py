@@ -230,7 +230,7 @@ class Mesh:
     @property
     def least_launch(self) -> float:
         """Seconds that every collective takes at least."""
-        return min(link.latency for link in self.links.values())
+        return min([link.latency for pieces in self._pieces.values() for _, link in pieces], default=0.0)
 
     @property
     def own_links(self) -> tuple[Link | None, ...]:

@@ -6,7 +6,7 @@ Few of the choices are worth pricing in full; the bounds say which.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, product
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import numpy as np
 
 from shardwright.ops import Op, Rule
 from shardwright.plan.factors import PARTIAL, Placement, cut_together, factors_with, homes, overlaps, pieces_of
+from shardwright.plan.steps import is_even
 from shardwright.sharding import Sharding, block_size
 
 _STAY, _SLICE, _MOVE, _GATHER, _SCATTER, _REDUCE = range(6)  # what an operand does about an axis
@@ -78,7 +79,38 @@ class Problem:
         self._effects: dict[str, dict[str | None, _Effect]] = {}
         self._crossings: dict[str, tuple[float, float, int]] = {}
         self._moves: dict[tuple[str, ...], dict[Any, float]] = {}
-        self.chip, self.launch = mesh.hardware.chip, mesh.least_launch
+        self.chip = mesh.hardware.chip
+
+    @cached_property
+    def launch(self) -> float:
+        """Seconds that crossing a piece takes at least, beside hops and bytes."""
+        return min([self.mesh.fabric((piece,)).launch for piece in self.pieces], default=0.0)
+
+    @cached_property
+    def _crowded(self) -> dict[str, set[str]]:
+        """The factors that may be cut into more shards than they have rows, or anywhere, each with the pieces that may do so:
+        those that operands or wanted results have there."""
+        if self.rule.owners or any(s.offsets for s in (*self.operands, *self.wanted) if s is not None):
+            return {factor: set(self.pieces) for factor in self.rule.sizes}
+        mesh, sizes, places = self.mesh, self.rule.sizes, dict[str, set[str]]()
+        for home in self.homes:
+            for factor, axes in home.items():
+                if axes:
+                    places.setdefault(factor, set()).update(mesh.cut(axes, by=self.pieces))
+        return {f: axes for f, axes in places.items() if math.prod([mesh.axis(a).size for a in axes]) > sizes[f]}
+
+    @cached_property
+    def _even(self) -> list[bool]:
+        """For each operand whether its shards are equal blocks, where it lies and wherever a strategy may put it."""
+        pieces = tuple([self.mesh.axis(piece).size for piece in self.pieces])
+        return [
+            factors.isdisjoint(self._crowded)
+            and is_even(given, shape)
+            and all(len(dim) != 1 or _divide(pieces, n) for n, dim in zip(shape, dims, strict=True))
+            for given, shape, dims, factors in zip(
+                self.given, self.shapes, self.rule.inputs, self._factors, strict=True
+            )
+        ]
 
     @cached_property
     def _local(self) -> list[float]:
@@ -104,8 +136,11 @@ class Problem:
 
     @cached_property
     def _least_work(self) -> float:
-        """Seconds that the work takes on one device."""
-        return work_of(self, {}) / self.chip.flops_of(self.result_dtype)
+        """Seconds that the work takes if all devices share it, all together."""
+        work = work_of(self, {})
+        if self.rule.selects is not None:  # n log n: the logarithm is less where shards are shorter
+            work /= math.log2(max(self.rule.sizes[self.rule.selects[0]], 2))
+        return work / self.chip.flops_of(self.result_dtype)
 
     def afresh(self) -> "Problem":
         """The same problem with nothing looked at yet."""
@@ -113,10 +148,12 @@ class Problem:
 
     @property
     def least_alternative(self) -> float:
-        """The weight of any strategy that communicates, at least: a launch, and the work shared by all devices."""
+        """The weight of any strategy that communicates, at least: a launch, and the work shared by all devices. Where other
+        strategies may be free too, as without elements, the work alone."""
         shares = self.mesh.axis_size(tuple(self.pieces))
         touched = self._whole_bytes / self.chip.memory_bandwidth
-        return (1 - NEGLIGIBLE) * self.launch + max(self._least_work, touched) / shares * 0.999999
+        launch = (1 - NEGLIGIBLE) * self.launch if not self._crowded and all(self._local) else 0.0
+        return launch + max(self._least_work, touched) / shares * 0.999999
 
     @property
     def keeps_partial(self) -> bool:
@@ -197,12 +234,18 @@ class Problem:
         return factor in self.rule.sums or factor == PARTIAL
 
     def _acts(self, piece: str, factor: str | None) -> list[int]:
-        """For each operand what it must do about a piece that is put to a factor."""
-        acts = []
+        """For each operand what it must do about a piece that is put to a factor.
+
+        A piece x that moves from dim d to dim e crosses x, if e is not crowded. Take the device with coordinate 1 along x and 0
+        elsewhere. Its source shard lacks row 0 of d. Its target shard has that row, and is not empty: with t ≤ n shards along
+        e, of ceil(n/t) < n/t + 1 rows, s ≤ t/x ≤ n/2 of them lie before it, and s · ceil(n/t) < n/x + s ≤ n. If e is crowded,
+        all elements may lie with one device before and after.
+        """
+        acts, move = [], _STAY if piece in self._crowded.get(factor or "", ()) else _MOVE
         for at, (factors, found, partial) in enumerate(zip(self._factors, self.found, self.partial, strict=True)):
             has = factor in factors
             if found.get(piece):
-                acts.append(_STAY if factor in found[piece] else _MOVE if has else _GATHER)
+                acts.append(_STAY if factor in found[piece] else move if has else _GATHER)
             elif piece in partial:
                 stays = factor == PARTIAL or (self.rule.joins and at == 0 and factor in self.rule.sums)
                 acts.append(_STAY if stays else _SCATTER if has else _REDUCE)
@@ -225,14 +268,15 @@ class Problem:
 
     def _crossing(self, piece: str) -> tuple[float, float, int]:
         """Of a collective along a piece: seconds of latency at least, bytes per second that a device receives at most, and
-        the devices."""
+        the devices. Pieces of an axis are crossed together in fewer hops, and with all the links of the axis."""
         known = self._crossings.get(piece)
         if known is None:
-            fabric = self.mesh.fabric((piece,))
-            least = fabric.hops if piece in self.mesh.sizes else 0.0  # pieces of an axis are crossed together in fewer
+            mesh, size = self.mesh, self.mesh.axis(piece).size
+            fabric = mesh.fabric((piece if piece in mesh.sizes else mesh.axis(piece).name,))
+            least = fabric.hops if piece in mesh.sizes else 0.0
             full = any(link.kind == "full" for _, link in fabric.pieces)  # more devices have more links
-            pace = 1 / (self.mesh.fabric(self.mesh.axis_names) if full else fabric).least_pace if fabric.levels else 0.0
-            known = self._crossings[piece] = least, pace, fabric.size
+            pace = 1 / (mesh.fabric(mesh.axis_names) if full else fabric).least_pace if fabric.levels else 0.0
+            known = self._crossings[piece] = least, pace, size
         return known
 
     def _bounds(self, pieces: Sequence[str], choices: Sequence[Factors]) -> list[float]:
@@ -282,19 +326,38 @@ class Problem:
         return hops, acts, parts, summands, shares, pace
 
     def _least_move(self, at: int, pieces: Sequence[str], choice: Factors) -> float:
-        """Seconds, latencies aside, that bringing an operand into place takes at least."""
+        """Seconds, latencies aside, that bringing an operand into place takes at least.
+
+        Slices come first and are free. Reducing then takes its share of what is left; the busiest device has no less than the
+        even share. What a device has already of the v elements that it wants on average, however shards are cut:
+
+        - Gathering over g devices: these want the same elements, and each holds others of them: v/g.
+        - Moving m devices from dim d to dim e: they hold different rows of d and want the same of these; of e they want at most
+          ceil(n/t) of n/t rows on average, less than twice as many if there are t ≤ n shards: 2v/m, and v/m if shards are even.
+
+        All links along the pieces are used at once by gathers and reductions. An exchange takes as long as its busiest axis, of
+        m devices 1 - 1/m of what they would hold evenly; along axes that stay in place too, if shards are not even.
+        """
         size, along, local = [1, 1, 1, 1, 1, 1], 0.0, self._local[at]
+        least, most = self.mesh.size, 1
         for piece, factor in zip(pieces, choice, strict=True):
             _, pace, n, acts, _, _, _ = self._effects[piece][factor]
-            size[acts[at]] *= n
-            along += pace if acts[at] > _SLICE else 0.0
+            act = acts[at]
+            size[act] *= n
+            if act > _SLICE:
+                along, least = along + pace, min(least, n)
+            if act == _MOVE:
+                most = max(most, n)
         if not along or not local:
             return 0.0
+        local /= size[_SLICE]
         received = (1 - 1 / size[_SCATTER]) * local
         local /= size[_SCATTER]
         received += 2 * (1 - 1 / size[_REDUCE]) * local
-        received += (size[_GATHER] - 1 / size[_MOVE]) * local / size[_SLICE]
-        return received / along + self.launch
+        if self._even[at]:
+            return (received + (size[_GATHER] - 1 / size[_MOVE]) * local) / along + self.launch
+        received += (size[_GATHER] - min(2 / most, 1)) * local
+        return received * (1 - 1 / least) / along + self.launch
 
     def _choices(self, stage: Mapping[str, list[str | None]]) -> Iterator[Factors]:
         """All choices; where there are too many, pieces that all operands have in the same places go together."""
@@ -307,6 +370,15 @@ class Problem:
         for choice in product(*options.values()):
             of = dict(zip(options, choice, strict=True))
             yield tuple(of[places[piece]] for piece in stage)
+
+
+@lru_cache(maxsize=4096)
+def _divide(sizes: tuple[int, ...], n: int) -> bool:
+    """Whether as many pieces of some sizes as a dim has room for always cut it into equal parts."""
+    products = {1}
+    for size in sizes:
+        products |= {size * known for known in products if size * known <= n}
+    return not any(n % known for known in products)
 
 
 def work_of(problem: Problem, placement: Placement) -> float:

@@ -304,8 +304,7 @@ def _priced(
         priced_as = PRICED_AS.get(hop.name, hop.name)
         if received and not even:
             # To uneven shards one element moves at least, and at least one more step leads on from there.
-            after = min(link.latency for link in mesh.links.values())
-            return total + mesh.fabric(hop.axes).seconds(priced_as, itemsize) + after, (), hops, False
+            return total + mesh.fabric(hop.axes).seconds(priced_as, itemsize) + mesh.least_launch, (), hops, False
         if received:
             taken = mesh.fabric(hop.axes).seconds(priced_as, received)
             costs.append(Cost(hop.name, merged_axes(mesh, hop.axes), received, taken))
