@@ -16,6 +16,7 @@ from shardwright.sharding import Sharding
 
 Shape = tuple[int, ...]
 UNEQUAL = 0.75  # of the time of a collective between equal blocks: what one between unequal blocks takes at least
+NEARLY = 1.25  # times an equal block: the largest that unequal blocks may be for that to be known
 EQUAL, SHORT, UNLIKE = range(3)  # how blocks differ: not at all, since dims are shorter than the devices, otherwise
 Term = tuple[str, Fabric, float]  # a collective, its links, what part of the tensor's bytes the busiest device receives
 
@@ -113,7 +114,7 @@ class Ways:
 
     def _seconds(self, shape: Shape, count: int, itemsize: int) -> tuple[float, bool]:
         size, direct_even = count * itemsize, self.direct.is_even(shape, count)
-        if not direct_even and not self._all_hold_some(shape):
+        if not direct_even and not self._nearly_even(shape):
             return math.nan, False
         best = self.direct.seconds(size) if direct_even else math.inf
         start, pace = self.least
@@ -129,11 +130,11 @@ class Ways:
         )
         return (least, False) if least < best or not direct_even else (best, True)
 
-    def _all_hold_some(self, shape: Shape) -> bool:
-        """Whether before and after no device is without elements: blocks differ by less than one of them then."""
+    def _nearly_even(self, shape: Shape) -> bool:
+        """Whether before and after no block is much larger than if all were equal."""
         states = [[*map(self.change.product, state)] for state in (self.change.was, self.change.becomes)]
         pairs = [pair for state in states for pair in zip(shape, state, strict=False)]
-        return all(-(-n // split) * (split - 1) < n for n, split in pairs)
+        return all(-(-n // split) * split <= NEARLY * n for n, split in pairs)
 
     def _ways(self, further: bool) -> Iterator[Way]:
         change = self.change
