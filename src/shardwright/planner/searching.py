@@ -175,7 +175,9 @@ class Search:
         program need not be partitioned to know."""
         made: dict[Node, int] = {}
         steps: dict[Node, int] = {}
-        for variable, at in zip(found.model.variables, found.solution.choice, strict=True):
+        for number, (variable, at) in enumerate(zip(found.model.variables, found.solution.choice, strict=True)):
+            if number in found.model.held:  # throughout
+                continue
             option, node, kind = variable.options[at], variable.node, variable.node.type
             if isinstance(option, Sharding):
                 size_ = option.local_size(kind.shape) * kind.dtype.itemsize
