@@ -82,6 +82,7 @@ class Builder:
         self._lists: dict[Shardings, int] = {}
         self._places: dict[tuple[int, ...], Shardings] = {}
         self._options: dict[Any, Any] = {}
+        self._sizes: dict[Any, list[int]] = {}
         self._several: dict[tuple[Node, Node], Value] = {}
 
     def build(self) -> Model:
@@ -151,7 +152,10 @@ class Builder:
         number = self._variable(Variable("node", node, where), np.zeros(len(where)), ("free", len(where)))
         if isinstance(node.what, Input):
             self.model.inputs[node] = number
-        self.model.held[number] = [s.local_size(kind.shape) * kind.dtype.itemsize for s in where]
+        key = where, kind.shape, kind.dtype.itemsize
+        if key not in self._sizes:
+            self._sizes[key] = [s.local_size(kind.shape) * kind.dtype.itemsize for s in where]
+        self.model.held[number] = self._sizes[key]
         self._made(node, number, where)
 
     def _add_made(self, node: Node) -> None:

@@ -94,7 +94,8 @@ class Search:
         model = self._model(math.inf)
         held = sum(min(some) for some in model.held.values())
         most = self.limit - held
-        dear = any(option.memory > most for v in model.variables for option in v.options if hasattr(option, "memory"))
+        lists = {id(v.options): v.options for v in model.variables}.values()  # equal operations share theirs
+        dear = any(option.memory > most for options in lists for option in options if hasattr(option, "memory"))
         return self._model(most) if dear else model
 
     def best(self, more: Mapping[Node, Sharding] | None = None) -> Found:
