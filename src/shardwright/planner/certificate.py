@@ -93,7 +93,7 @@ class _Costs:
         self._for: dict[tuple[Node, Node], tuple[int, tuple[Sharding, ...]]] = {}
         self._several: dict[Node, tuple[int, Sequence[Option]]] = {}
         self._kinds: dict[Any, Any] = {}
-        self._places: dict[tuple[int, ...], tuple[Sharding, ...]] = {}
+        self._places: dict[tuple[tuple[int, ...], bool], tuple[Sharding, ...]] = {}
         self._sizes: dict[Any, tuple[int, ...]] = {}
         least = sum(
             min(self._bytes(n, self._given(n)))
@@ -117,14 +117,14 @@ class _Costs:
                 self.tables[key] = np.array(some) * certificate.price / certificate.unit
             self.factors.append(((variable,), key))
 
-    def _everywhere(self, shape: tuple[int, ...]) -> tuple[Sharding, ...]:
-        if shape not in self._places:
-            self._places[shape] = places(self.mesh, shape)
-        return self._places[shape]
+    def _everywhere(self, shape: tuple[int, ...], any_order: bool = False) -> tuple[Sharding, ...]:
+        if (shape, any_order) not in self._places:
+            self._places[shape, any_order] = places(self.mesh, shape, any_order)
+        return self._places[shape, any_order]
 
     def _given(self, node: Node) -> tuple[Sharding, ...]:
         there = self.about.fixed.get(node) or node.type.sharding
-        return self._everywhere(node.type.shape) if there is None else (there.for_shape(node.type.shape),)
+        return self._everywhere(node.type.shape, True) if there is None else (there.for_shape(node.type.shape),)
 
     def _bytes(self, node: Node, where: tuple[Sharding, ...]) -> tuple[int, ...]:
         """What a device holds of a value at each of some places."""

@@ -80,7 +80,7 @@ class Builder:
         self._moves: dict[Any, int] = {}
         self._unary: dict[Any, int] = {}
         self._lists: dict[Shardings, int] = {}
-        self._places: dict[tuple[int, ...], Shardings] = {}
+        self._places: dict[tuple[tuple[int, ...], bool], Shardings] = {}
         self._options: dict[Any, Any] = {}
         self._sizes: dict[Any, list[int]] = {}
         self._several: dict[tuple[Node, Node], Value] = {}
@@ -119,10 +119,10 @@ class Builder:
         model.factors.append(((number,), table))
         return number
 
-    def _everywhere(self, shape: tuple[int, ...]) -> Shardings:
-        found = self._places.get(shape)
+    def _everywhere(self, shape: tuple[int, ...], any_order: bool = False) -> Shardings:
+        found = self._places.get((shape, any_order))
         if found is None:
-            found = self._places[shape] = places(self.mesh, shape)
+            found = self._places[shape, any_order] = places(self.mesh, shape, any_order)
         return found
 
     def _add(self, node: Node) -> None:
@@ -148,7 +148,7 @@ class Builder:
     def _add_input(self, node: Node) -> None:
         kind = node.type
         given = self.fixed.get(node) or kind.sharding
-        where = (given.for_shape(kind.shape),) if given is not None else self._everywhere(kind.shape)
+        where = (given.for_shape(kind.shape),) if given is not None else self._everywhere(kind.shape, True)
         number = self._variable(Variable("node", node, where), np.zeros(len(where)), ("free", len(where)))
         if isinstance(node.what, Input):
             self.model.inputs[node] = number
