@@ -280,6 +280,14 @@ def test_the_memory_of_the_chip_is_the_limit_if_none_is_given():
     assert sw.sjit(mlp, mesh=mesh, placement="search").lower(X, weights()).explain().fits
 
 
+def test_a_program_whose_inputs_take_half_of_the_memory_is_not_partitioned_to_know_that_it_fits():
+    held = sw.auto(mlp, MESH, X, weights(12)).found.solution.held
+    plan = sw.auto(mlp, MESH, X, weights(12), memory=1.5 * held)
+    assert plan.found.solution.held == held
+    assert "explanation" not in vars(plan.found)
+    assert plan.memory <= 1.5 * held
+
+
 def test_nothing_fits():
     with pytest.raises(PlanError, match=r"No plan fits 1 MB a device: the least found holds [\d.]+ MB") as caught:
         sw.auto(mlp, MESH, X, weights(), memory=1e6)

@@ -410,6 +410,30 @@ def test_a_matrix_has_the_price_of_every_move_or_less_where_it_says_so(seed):
     assert (np.diag(least[: len(every)]) == 0).all()
 
 
+ORDERS = {
+    "gathers": ({"a": 8, "b": 8, "c": 4}, "h100", P(None, "a", "b"), (), P()),
+    "all_to_alls": ({"a": 8, "b": 2, "c": 4}, None, P("b", "c", "a"), (), P(None, "a", "b")),
+    "scatters": ({"a": 2, "b": 2, "c": 4}, None, P(None, "b"), ("a", "c"), P("a", None, "c")),
+    "permutes": ({"a": 2, "b": 4, "c": 2}, "h100", P("a", "b", "c"), (), P("c", "b", "a")),
+    "two dims": ({"a": 4, "b": 2, "c": 4}, "h100", P(("b", "a"), "c"), (), P(None, "a")),
+}
+
+
+@pytest.mark.parametrize("case", ORDERS)
+@pytest.mark.parametrize("itemsize", ["int8", "float32"])
+def test_the_price_of_a_move_does_not_depend_on_the_order_of_dims(case, itemsize):
+    sizes, hardware, before, partial, after = ORDERS[case]
+    mesh = sw.Mesh(sizes, hardware=hardware) if hardware else sw.Mesh(sizes)
+    for shape in ((1024,) * 3, (128, 128, 128, 128)):
+        ends = sw.Sharding(mesh, before, partial=partial).for_shape(shape), sw.Sharding(mesh, after).for_shape(shape)
+        times = []
+        for order in itertools.permutations(range(len(shape))):
+            moved = [s.replace(spec=P(*[s.dims[dim] for dim in order])).for_shape(shape) for s in ends]
+            times.append(move_time(*moved, shape, np.dtype(itemsize)))
+        assert max(times) > 0
+        assert times == pytest.approx([times[0]] * len(times), rel=1e-9)
+
+
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_seconds_of_options_are_those_that_explain_shows(name, mesh):

@@ -30,7 +30,7 @@ from shardwright.plan.operation import (
     scalar_side,
     scales_safely,
 )
-from shardwright.plan.patterns import is_exact, move_matrix, move_seconds
+from shardwright.plan.patterns import is_exact, move_matrix, move_seconds, moves_that_count_less
 from shardwright.plan.problem import Problem, work_of
 from shardwright.plan.reshard import (
     Cost,
@@ -105,6 +105,7 @@ __all__ = [
     "move_matrix",
     "move_seconds",
     "move_steps",
+    "moves_that_count_less",
     "options_of",
     "parts_of",
     "places",

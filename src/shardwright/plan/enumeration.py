@@ -66,20 +66,23 @@ def _order(option: Option) -> Any:
     return option.memory, [(s.dims, s.partial) for s in shardings]
 
 
-def places(mesh: Mesh, shape: Shape) -> tuple[Sharding, ...]:
-    """Every way to lay a tensor out in blocks, each axis whole on a dim or on none, no device without elements; those that
-    hold less first.
+def places(mesh: Mesh, shape: Shape, any_order: bool = False) -> tuple[Sharding, ...]:
+    """Every way to lay a tensor out in blocks, each axis whole on a dim or on none, no dim in more blocks than elements; those
+    that hold less first. Axes on a dim are in the order of the mesh or, after those, in any.
 
     >>> [str(s.spec) for s in places(Mesh(x=2, y=2), (2, 3))]
     ["P('x', 'y')", "P('y', 'x')", "P('x', None)", "P('y', None)", "P(None, 'x')", "P(None, 'y')", 'P(None, None)']
+    >>> [str(s.spec) for s in places(Mesh(x=2, y=2), (4,), any_order=True)]
+    ["P(('x', 'y'))", "P(('y', 'x'))", "P('x')", "P('y')", 'P(None)']
     """
     axes = [axis for axis, n in mesh.sizes.items() if n > 1]
     found = []
     for choice in itertools.product([*range(len(shape)), None], repeat=len(axes)):
         dims = [tuple(axis for axis, d in zip(axes, choice, strict=True) if d == dim) for dim in range(len(shape))]
         if all(mesh.axis_size(some) <= n for some, n in zip(dims, shape, strict=True) if some):
-            found.append(Sharding(mesh, P(*dims)).for_shape(shape))
-    return tuple(sorted(found, key=lambda s: s.local_size(shape)))
+            orders = itertools.product(*map(itertools.permutations, dims)) if any_order else [dims]
+            found += [(at > 0, Sharding(mesh, P(*order)).for_shape(shape)) for at, order in enumerate(orders)]
+    return tuple([s for _, s in sorted(found, key=lambda entry: (entry[1].local_size(shape), entry[0]))])
 
 
 class _Enumeration:

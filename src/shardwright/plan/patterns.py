@@ -1,197 +1,39 @@
 """Prices of moves by pattern: a move between equal blocks takes what its axes and the bytes of the tensor say, not its shape.
 
-A planner prices every way to bring every value from anywhere to anywhere: millions of moves, of a few thousand patterns. For
-a pattern the chains of collectives are found once, each as a list of (links, what part of the tensor a device receives);
-bytes then give seconds by the same formulas as for steps that are built. Moves that are not between equal blocks are
-priced one by one. Either way the price is that of `move_steps`.
+A planner prices every way to bring every value from anywhere to anywhere: millions of moves, of a few thousand patterns. What
+axes do is a number for each axis; dims count in the order in which axes name them, so the pattern of all pairs of two
+lists is found in one go. For a pattern the chains of collectives are found once (see `ways`), and for a number of bytes all
+patterns are priced at once. Moves that are not between equal blocks are priced one by one. Either way the price is that
+of `move_steps`.
 """
 
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.hardware import Fabric
 from shardwright.mesh import Mesh
 from shardwright.plan.reshard import move_steps
-from shardwright.plan.route import Change, Hop, change_between
-from shardwright.plan.search import least_middle
-from shardwright.plan.steps import PRICED_AS
+from shardwright.plan.ways import Term, Way, Ways
 from shardwright.sharding import P, Sharding
 
 Shape = tuple[int, ...]
+Shardings = tuple[Sharding, ...]
 DType = np.dtype[Any]
-UNEQUAL = 0.75  # of the time of a collective between equal blocks: what one between unequal blocks takes at least
-Term = tuple[str, Fabric, float]  # a collective, its links, what part of the tensor's bytes the busiest device receives
+Ints = NDArray[np.int64]
+NONE, PARTIAL = -1, -2  # what an axis does that splits no dim
+MOST_AXES = 5  # of a mesh, for a pattern to be one number of 64 bits
+REDUCTIONS = ("", "sum", "max", "min", "product")  # that patterns know; "" without partial axes
 
 
-class _Way(NamedTuple):
-    """One way: its collectives, and what must divide the tensor's dims and its elements for all blocks to be equal."""
+class Matrix(NamedTuple):
+    """Seconds of moves, those that nothing is known of NaN; and which of them may take longer, if any."""
 
-    terms: tuple[Term, ...]
-    states: tuple[tuple[int, ...], ...]  # after each collective what divides each dim; () where that is regrouped
-    by_dim: tuple[tuple[int, int], ...]  # (dim, divisor)
-    divisor: int  # of all elements
-    stage: tuple[tuple[int, ...], int] = (
-        (),
-        0,
-    )  # what splits dims where an all_reduce is cut in stages, and by how many
-
-    def exists(self, shape: Shape) -> bool:
-        """Whether some dim can be scattered for stages, if there are any."""
-        splits, fast = self.stage
-        return not fast or any(n // (splits[d] if d < len(splits) else 1) % fast == 0 for d, n in enumerate(shape))
-
-    def seconds(self, size: float) -> float:
-        """Seconds for a tensor of so many bytes."""
-        return sum([fabric.seconds(name, part * size) for name, fabric, part in self.terms if part])
-
-    def is_even(self, shape: Shape, count: int) -> bool:
-        """Whether all blocks on the way are equal, for a tensor of so many elements."""
-        return not count % self.divisor and not any(shape[dim] % n for dim, n in self.by_dim)
-
-    def at_least(self, shape: Shape, size: float) -> float:
-        """Seconds that the way takes at least if blocks become unequal on it.
-
-        The busiest device then receives no less than a device would if all were equal; some of that is given away, since
-        it may keep more of what it holds.
-        """
-        total, equal = 0.0, True
-        for (name, fabric, part), state in zip(self.terms, (*self.states, ()), strict=False):
-            equal = equal and not any(n % split for n, split in zip(shape, state, strict=False))
-            total += (1.0 if equal else UNEQUAL) * fabric.seconds(name, part * size) if part else 0.0
-        return 0.0 if equal else total  # else elements don't divide, and chunks of a ring are longer
-
-
-class _Ways:
-    """The ways of one pattern, whatever the size of the tensor."""
-
-    def __init__(self, source: Sharding, target: Sharding) -> None:
-        self.mesh: Mesh = source.mesh
-        self.change: Change = change_between(source, target)
-        self._near = list(self._ways(False))
-        self._far: list[_Way] | None = None
-        first = list(self.change.grown(self.change.settled)) if self.change.reduced else []
-        self._direct = self._way(first, self._exchange())
-        self._known: dict[tuple[Shape, int], tuple[float, bool]] = {}
-
-    def seconds(self, shape: Shape, count: int, itemsize: int) -> tuple[float, bool]:
-        """Seconds for a tensor of so many elements, and whether that is its price rather than less; NaN if nothing is known.
-        In its shape dims with axes come first."""
-        key = (shape, count * itemsize)
-        if key not in self._known:
-            self._known[key] = self._seconds(shape, count, itemsize)
-        return self._known[key]
-
-    def _seconds(self, shape: Shape, count: int, itemsize: int) -> tuple[float, bool]:
-        size, ways = count * itemsize, [*self._near]
-        if not self._direct.is_even(shape, count):
-            return math.nan, False
-        best = self._direct.seconds(size)
-        if not ways and (self.change.reduced or best > self._least(size)):
-            if self._far is None:
-                self._far = list(self._ways(True))
-            ways += self._far
-        if self.change.reduced:
-            ways = [way for way in ways if way.exists(shape)]
-        even = [way.is_even(shape, count) for way in ways]
-        best = min([best, *[way.seconds(size) for way, is_even in zip(ways, even, strict=True) if is_even]])
-        least = min(
-            [way.at_least(shape, size) for way, is_even in zip(ways, even, strict=True) if not is_even], default=best
-        )
-        return (least, False) if least < best else (best, True)
-
-    def _ways(self, further: bool) -> Iterator[_Way]:
-        change = self.change
-        for hops in change.chains(further):
-            yield self._way(change.eased(hops))
-            joined = change.joined(hops)
-            if joined is not hops:
-                yield self._way(joined)
-            if change.reduced and hops:
-                yield from self._staged(hops)
-
-    def _staged(self, hops: Sequence[Hop]) -> Iterator[_Way]:
-        """The chain with its all_reduce cut in stages, on dims that can be split once more."""
-        change = self.change
-        staged = change.staged(hops, (change.product(self.mesh.axis_names) ** 2,) * len(hops[0].state))
-        if staged is hops:
-            return
-        at = next(i for i, hop in enumerate(hops) if hop.name == "all_reduce")
-        own = self._way(hops)  # the dim that is scattered for a while is any that fits
-        splits = tuple(map(change.product, hops[at].state))
-        yield self._way(staged)._replace(by_dim=own.by_dim, stage=(splits, change.product(staged[at].axes)))
-
-    def _way(self, hops: Sequence[Hop], after: Sequence[Term] = ()) -> _Way:
-        """What a device receives in each collective of a chain, and what must be divisible by what."""
-        change, mesh = self.change, self.mesh
-        splits = [*map(change.product, change.was)]
-        least = [math.lcm(*pair) for pair in zip(splits, map(change.product, change.becomes), strict=True)]
-        terms: list[Term] = []
-        states: list[tuple[int, ...]] = []
-        divisor = 1
-        for hop in hops:
-            group, shards = change.product(hop.axes), math.prod(splits)
-            received = _PARTS[hop.name](group) / shards if hop.name in _PARTS else 0.0
-            terms.append((PRICED_AS.get(hop.name, hop.name), mesh.fabric(hop.axes), received))
-            if received:
-                divisor = max(divisor, shards * group)
-            splits = [*map(change.product, hop.state)]
-            regrouped = len(splits) != len(least)  # by factors of what splits dims
-            states.append(() if regrouped else tuple(splits))
-            if not regrouped:
-                least = [math.lcm(*pair) for pair in zip(least, splits, strict=True)]
-        by_dim = tuple((dim, n) for dim, n in enumerate(least) if n > 1)
-        return _Way((*terms, *after), tuple(states), by_dim, divisor)
-
-    def _exchange(self) -> list[Term]:
-        change = self.change
-        after = 1 / math.prod(map(change.product, change.becomes))
-        lacking = after
-        if not any(old and new for old, new in change.suffixes):
-            lacking -= after / change.product([piece for old, new in change.suffixes if not new for piece in old])
-        return [("exchange", self.mesh.fabric(change.crossed), lacking)] if lacking > 0 and change.crossed else []
-
-    def _least(self, size: float) -> float:
-        """Seconds that every chain takes which a longer search finds, as `reshard` has them."""
-        change, mesh = self.change, self.mesh
-        links = mesh.links_along(change.crossed)
-        after = size / math.prod(map(change.product, change.becomes))
-        middle = size / change.product([*change.held, *(change.wanted - change.held)])
-        moved = middle * least_middle(2, change.moved) + after - middle
-        hops = sum(link.hop * min(math.log2(n), n // 2) for n, link in links)
-        return mesh.fabric(change.crossed).launch + hops + moved * mesh.fabric(mesh.axis_names).least_pace
-
-
-_PARTS: dict[str, Callable[[int], float]] = {
-    "all_gather": lambda group: group - 1,
-    "all_to_all": lambda group: 1 - 1 / group,
-    "permute": lambda group: 1.0,
-    "reduce_scatter": lambda group: 1 - 1 / group,
-    "all_reduce": lambda group: 2 - 2 / group,
-}  # of a shard: what a device receives in a group
-
-
-class _Pattern(NamedTuple):
-    """What the axes of a move do; dims without axes are one, at the end."""
-
-    mesh: Mesh
-    dims: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
-    before: tuple[str, ...]  # partial axes
-    after: tuple[str, ...]
-    reduction: str
-    rest: bool  # whether there are dims without axes
-
-
-@lru_cache(maxsize=65536)
-def _ways(pattern: _Pattern) -> _Ways:
-    before, after = ([*(pair[i] for pair in pattern.dims), *[()] * pattern.rest] for i in (0, 1))
-    source = Sharding(pattern.mesh, P(*before), partial=pattern.before, reduction=pattern.reduction)
-    target = Sharding(pattern.mesh, P(*after), partial=pattern.after, reduction=pattern.reduction)
-    return _Ways(source, target)
+    seconds: NDArray[np.float64]
+    less: "NDArray[np.bool_] | None"
 
 
 def move_seconds(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> float:
@@ -203,18 +45,21 @@ def move_seconds(source: Sharding, target: Sharding, shape: Shape, dtype: DType)
     >>> move_seconds(here, there, (8, 8), f4) == sum(step.time for step in move_steps(here, there, (8, 8), f4))
     True
     """
-    if source is target:
-        return 0.0
-    found, exact = _priced(source, target, shape, math.prod(shape), dtype)
-    return found if exact else _stepped(source, target, shape, dtype)
+    seconds, less = _matrix((source,), (target,), shape, dtype)
+    return float(seconds[0, 0]) if less is None else _stepped(source, target, shape, dtype)
 
 
 def is_exact(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> bool:
     """Whether a move's entry in a matrix is its price, without being asked for."""
-    if source is target:
-        return True
-    found, exact = _priced(source, target, shape, math.prod(shape), dtype)
-    return exact or math.isnan(found)
+    return _matrix((source,), (target,), shape, dtype).less is None
+
+
+def moves_that_count_less(
+    before: Shardings, after: Shardings, shape: Shape, dtype: DType
+) -> "NDArray[np.bool_] | None":
+    """Which moves from each of some shardings to each of others count in a matrix with less than their price, unless asked
+    for; None if all have their price."""
+    return _matrix(before, after, shape, dtype).less
 
 
 def move_matrix(
@@ -229,55 +74,201 @@ def move_matrix(
     Few moves lead over blocks that become unequal on the way, and fewer of them are worth it. They cost most to price, so
     unless they are among the `exact` they count with what they take at least.
     """
-    rows, columns = ({s: i for i, s in enumerate(dict.fromkeys(some))} for some in (before, after))
-    count = math.prod(shape)
-    least = np.zeros((len(rows), len(columns)))
-    for i, a in enumerate(rows):
-        for j, b in enumerate(columns):
-            if a is not b:
-                found, known = _priced(a, b, shape, count, dtype)
-                if found != found or (not known and (a, b, shape, dtype) in exact):
-                    found = _stepped(a, b, shape, dtype)
-                least[i, j] = found
+    seconds, less = _matrix(tuple(before), tuple(after), shape, dtype)
+    if less is None or not exact:
+        return seconds
+    result = seconds.copy()
+    for i, j in np.argwhere(less):
+        if (before[i], after[j], shape, dtype) in exact:
+            result[i, j] = _stepped(before[i], after[j], shape, dtype)
+    return result
+
+
+@lru_cache(maxsize=512)
+def _matrix(before: Shardings, after: Shardings, shape: Shape, dtype: DType) -> Matrix:
+    rows, columns = tuple(dict.fromkeys(before)), tuple(dict.fromkeys(after))
     if len(rows) < len(before) or len(columns) < len(after):
-        return least[np.ix_([rows[s] for s in before], [columns[s] for s in after])]
-    return least
-
-
-def _priced(source: Sharding, target: Sharding, shape: Shape, count: int, dtype: DType) -> tuple[float, bool]:
-    """Seconds by pattern, and whether that is the price rather than less; NaN if nothing is known."""
-    ways, order, _ = _between(source, target)
-    if ways is None:
-        return math.nan, False
-    return ways.seconds(tuple([shape[dim] for dim in order]), count, dtype.itemsize)
+        seconds, less = _matrix(rows, columns, shape, dtype)
+        at = np.ix_([rows.index(s) for s in before], [columns.index(s) for s in after])
+        return Matrix(seconds[at], None if less is None else less[at])
+    seconds = np.full((len(rows), len(columns)), math.nan)
+    less = np.zeros(seconds.shape, bool)
+    prices = _prices(rows[0].mesh)
+    known = [[i for i, s in enumerate(some) if prices.knows(s)] for some in (rows, columns)]
+    if all(known):
+        at = np.ix_(*known)
+        ends = [rows[i] for i in known[0]], [columns[i] for i in known[1]]
+        seconds[at], less[at] = prices.matrix(*ends, shape, dtype.itemsize)
+    for i, j in np.argwhere(np.isnan(seconds)):
+        seconds[i, j] = _stepped(rows[i], columns[j], shape, dtype)
+    seconds.setflags(write=False)
+    return Matrix(seconds, less if less.any() else None)
 
 
 @lru_cache(maxsize=1 << 16)
 def _stepped(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> float:
     """Seconds by the steps themselves."""
-    return sum([step.time for step in move_steps(source, _between(source, target)[2], shape, dtype)])
-
-
-@lru_cache(maxsize=1 << 18)
-def _between(source: Sharding, target: Sharding) -> tuple[_Ways | None, tuple[int, ...], Sharding]:
-    """The ways of a move between blocks of whole axes, if it is one; its dims with those that have axes first; and the target
-    without axes over which it only becomes partial."""
     if target.partial and (not set(target.partial) <= set(source.partial) or source.reduction != target.reduction):
         same = source.reduction == target.reduction
-        kept = tuple(axis for axis in target.partial if axis in source.partial) if same else ()
-        target = target.replace(partial=kept)
-    mesh = source.mesh
-    if mesh is not target.mesh or source.offsets or target.offsets or source.halo or target.halo:
-        return None, (), target
-    if source.reduction == "average" and source.partial:  # travels in another dtype
-        return None, (), target
-    sizes = mesh.sizes
-    if any(sizes.get(axis, 1) == 1 for axis in (*source.axes, *target.axes)):
-        return None, (), target
-    pairs = [*zip(source.dims, target.dims, strict=True)]
-    split = [dim for dim, pair in enumerate(pairs) if any(pair)]
-    others = [dim for dim, pair in enumerate(pairs) if not any(pair)]
-    reduction = source.reduction if source.partial else "sum"
-    moved = tuple(pairs[dim] for dim in split)
-    pattern = _Pattern(mesh, moved, source.partial, target.partial, reduction, bool(others))
-    return _ways(pattern), (*split, *others), target
+        target = target.replace(partial=tuple(axis for axis in target.partial if same and axis in source.partial))
+    return sum([step.time for step in move_steps(source, target, shape, dtype)])
+
+
+class _Prices:
+    """The prices of all patterns of a mesh that were asked for, numbered in order."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.axes = [axis for axis, n in mesh.sizes.items() if n > 1]
+        self.ways: list[Ways] = []
+        self._numbers: dict[int, int] = {}  # by code
+        self._codes: dict[Sharding, list[int]] = {}
+        self._terms: dict[Term, int] = {}
+        self._rows: list[list[int]] = []  # of ways: the numbers of terms
+        self._owners: list[int] = []  # of ways: the pattern
+        self._priced: dict[int, tuple[NDArray[np.float64], int]] = {}  # by bytes: of patterns; how many ways are in it
+        self._needs: list[tuple[Ints, int, bool]] = []  # of patterns: what divides dims and elements; whether in stages
+
+    def knows(self, s: Sharding) -> bool:
+        """Whether a sharding is in blocks of whole axes, with a reduction that leaves the dtype as it is."""
+        return (
+            s.mesh is self.mesh
+            and len(self.axes) <= MOST_AXES
+            and not s.offsets
+            and not s.halo
+            and (s.reduction in REDUCTIONS or not s.partial)
+            and all(axis in self.axes for axis in s.axes)
+        )
+
+    def matrix(
+        self, before: Sequence[Sharding], after: Sequence[Sharding], shape: Shape, itemsize: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Seconds of moves, and which of them may take longer."""
+        count = math.prod(shape)
+        patterns, dims = self._patterns(before, after, len(shape))
+        used, where = np.unique(patterns, return_inverse=True)
+        where = where.reshape(-1)
+        seconds = self._seconds(count * itemsize, used)[where]
+        less = np.zeros(seconds.shape, bool)
+        for at in np.flatnonzero(~self._even(used, where, dims, shape, count)):
+            named = [d for d in dims[at].tolist() if d >= 0]
+            order = (*[shape[d] for d in named], *[n for d, n in enumerate(shape) if d not in named])
+            seconds[at], known = self.ways[patterns[at]].seconds(order, count, itemsize)
+            less[at] = not known
+        size = len(before), len(after)
+        return seconds.reshape(size), less.reshape(size)
+
+    # -- patterns -----------------------------------------------------------------------------------------------------
+
+    def _coded(self, shardings: Sequence[Sharding]) -> Ints:
+        """For each sharding and axis its dim, its place among the axes of that dim; last the reduction."""
+        codes = self._codes
+        for s in shardings:
+            if s not in codes:
+                at = {axis: (dim, place) for dim, axes in enumerate(s.dims) for place, axis in enumerate(axes)}
+                at |= dict.fromkeys(s.partial, (PARTIAL, 0))
+                code = [n for axis in self.axes for n in at.get(axis, (NONE, 0))]
+                codes[s] = [*code, REDUCTIONS.index(s.reduction if s.partial else "")]
+        return np.array([codes[s] for s in shardings], np.int64)
+
+    def _patterns(self, before: Sequence[Sharding], after: Sequence[Sharding], rank: int) -> tuple[Ints, Ints]:
+        """For all pairs the number of the pattern, and the dims that it names, in order, then the first that it does not name;
+        -1 for none."""
+        n, m, k = len(before), len(after), len(self.axes)
+        a, b = np.repeat(self._coded(before), m, axis=0), np.tile(self._coded(after), (n, 1))
+        b[:, :-1:2][(b[:, :-1:2] == PARTIAL) & ((a[:, :-1:2] != PARTIAL) | (a[:, -1:] != b[:, -1:]))] = NONE
+        rows, named = np.arange(n * m), np.zeros(n * m, np.int64)
+        label = np.full((n * m, rank + 2), -1)  # of dims; PARTIAL and NONE are the last
+        label[:, PARTIAL:] = 2 * k, 2 * k + 1
+        dims = np.full((n * m, 2 * k + 1), -1)
+        code = a[:, -1].copy()
+        for axis in range(k):
+            for side in (a, b):
+                dim = side[:, 2 * axis]
+                new = np.flatnonzero(label[rows, dim] < 0)
+                label[new, dim[new]] = named[new]
+                dims[new, named[new]] = dim[new]
+                named[new] += 1
+                code = (code * (2 * k + 2) + label[rows, dim]) * k + side[:, 2 * axis + 1]
+        code = 2 * code + (named < rank)
+        if rank:
+            dims[rows, named] = np.where(named < rank, (label[:, :rank] < 0).argmax(axis=1), -1)
+        found, first, where = np.unique(code, return_index=True, return_inverse=True)
+        numbers = [self._number(c, a[at], b[at], dims[at]) for c, at in zip(found.tolist(), first, strict=True)]
+        return np.array(numbers)[where.reshape(-1)], dims
+
+    def _number(self, code: int, a: Ints, b: Ints, dims: Ints) -> int:
+        number = self._numbers.get(code)
+        if number is None:
+            number = self._numbers[code] = len(self.ways)
+            ends = (self._sharding(side.tolist(), [d for d in dims.tolist() if d >= 0], int(a[-1])) for side in (a, b))
+            self.ways.append(Ways(*ends))
+            self._needs.append((np.ones(dims.shape, np.int64), 1, False))
+            self._add(number, self.ways[-1].every)
+        return number
+
+    def _sharding(self, code: list[int], dims: list[int], reduction: int) -> Sharding:
+        """The sharding of a code, of a tensor with some dims alone."""
+        at = sorted([(code[2 * i], code[2 * i + 1], axis) for i, axis in enumerate(self.axes)])
+        spec = P(*[tuple([axis for dim, _, axis in at if dim == wanted]) for wanted in dims])
+        partial = tuple([axis for dim, _, axis in at if dim == PARTIAL])
+        return Sharding(self.mesh, spec, partial=partial, reduction=REDUCTIONS[reduction] if partial else "sum")
+
+    def _add(self, number: int, ways: Sequence[Way]) -> None:
+        """Takes up ways of a pattern."""
+        by_dim, divisor, staged = self._needs[number]
+        for way in ways:
+            numbers = [self._terms.setdefault(term, len(self._terms)) for term in way.terms if term[2]]
+            self._rows.append(numbers)
+            self._owners.append(number)
+            for dim, n in way.by_dim:
+                by_dim[dim] = math.lcm(int(by_dim[dim]), n)
+            divisor, staged = math.lcm(divisor, way.divisor), staged or bool(way.stage[1])
+        self._needs[number] = by_dim, divisor, staged
+
+    # -- prices -------------------------------------------------------------------------------------------------------
+
+    def _even(self, used: Ints, where: Ints, dims: Ints, shape: Shape, count: int) -> NDArray[np.bool_]:
+        """Which moves are between equal blocks whatever way they take."""
+        by_dim, divisors, staged = zip(*[self._needs[number] for number in used], strict=True)
+        sizes = np.array([*shape, 0])[dims]
+        roomy = any(n % self.mesh.size == 0 for n in shape)
+        even = np.array([not count % n for n in divisors]) & (np.array([not s for s in staged]) | roomy)
+        found: NDArray[np.bool_] = even[where] & (sizes % np.array(by_dim)[where] == 0).all(axis=1)
+        return found
+
+    def _seconds(self, size: int, used: Ints) -> NDArray[np.float64]:
+        """Seconds of patterns for a tensor of so many bytes."""
+        while True:
+            prices = self._all_seconds(size)
+            further = [
+                number
+                for number in used.tolist()
+                if not self.ways[number].searched and prices[number] > _at(self.ways[number].least, size)
+            ]
+            for number in further:
+                self._add(number, self.ways[number].search())
+            if not further:
+                found: NDArray[np.float64] = prices[used]
+                return found
+
+    def _all_seconds(self, size: int) -> NDArray[np.float64]:
+        """Seconds of all patterns by the ways that are known."""
+        prices, done = self._priced.get(size, (np.zeros(0), 0))
+        if done < len(self._rows):
+            terms = np.array([*[fabric.seconds(name, part * size) for name, fabric, part in self._terms], 0.0])
+            width = max(map(len, self._rows[done:]))
+            rows = np.array([row + [-1] * (width - len(row)) for row in self._rows[done:]], np.int64)
+            prices = np.concatenate([prices, np.full(len(self.ways) - len(prices), math.inf)])
+            np.minimum.at(prices, self._owners[done:], terms[rows].sum(axis=1))
+            self._priced[size] = prices, len(self._rows)
+        return prices
+
+
+def _at(line: tuple[float, float], size: int) -> float:
+    return line[0] + line[1] * size
+
+
+@lru_cache(maxsize=16)
+def _prices(mesh: Mesh) -> _Prices:
+    return _Prices(mesh)

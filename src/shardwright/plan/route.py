@@ -6,6 +6,7 @@ of axes are a list, outermost first: a slice or an all-to-all adds to its end, a
 and a permute rearranges all lists at once as long as each dim keeps its number of shards.
 """
 
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -115,10 +116,49 @@ class Change:
         slices, with slices first. Those of at most one step between slices and gathers come first; where there are none, a
         search goes `further`."""
         if further not in self._found:
+            order = self._order
+            if order is not None:
+                found = self._arranged.chains(further)
+                self._found[further] = [[self._on_own_dims(hop, order) for hop in hops] for hops in found]
+                return self._found[further]
             short = self.chains(False) if further else self._chains(0)
             longer = map(self._chains, (SOME_STATES, MOST_STATES) if further and not short else ())
             self._found[further] = short or next(filter(None, longer), [])
         return self._found[further]
+
+    @cached_property
+    def _order(self) -> list[int] | None:
+        """The dims in the order in which chains are looked for, so that a chain costs the same whatever the order of dims: by
+        their pieces, and of those without any the first, last. None where it makes no difference."""
+        if len(self.was) < 2 or len(self.held | self.wanted) < 2:
+            return None
+        numbers = {name: number for number, name in enumerate(self.mesh.axis_names)}
+
+        def key(piece: str) -> tuple[int, int]:
+            axis = self.mesh.axis(piece)
+            return numbers[axis.name], axis.pre
+
+        pairs = [(*map(key, old), (-1, -1), *map(key, new)) for old, new in zip(self.was, self.becomes, strict=True)]
+        order = sorted([dim for dim, pair in enumerate(pairs) if len(pair) > 1], key=pairs.__getitem__)
+        order += [dim for dim, pair in enumerate(pairs) if len(pair) == 1][:1]
+        return None if order == list(range(len(pairs))) else order
+
+    @cached_property
+    def _arranged(self) -> "Change":
+        """The same change of a tensor with its dims in that order."""
+        assert self._order is not None
+        other = copy.copy(self)
+        other.__dict__ = {k: v for k, v in vars(self).items() if k not in ("settled", "suffixes", "_order")}
+        other._found = {}
+        other.was, other.becomes = (tuple([state[dim] for dim in self._order]) for state in (self.was, self.becomes))
+        return other
+
+    def _on_own_dims(self, hop: Hop, order: Sequence[int]) -> Hop:
+        state: list[tuple[str, ...]] = [()] * len(self.was)
+        for dim, axes in zip(order, hop.state, strict=True):
+            state[dim] = axes
+        dim, other = (at if at < 0 else order[at] for at in (hop.dim, hop.other))
+        return hop._replace(dim=dim, other=other, state=tuple(state))
 
     @cached_property
     def moved(self) -> int:
@@ -195,7 +235,8 @@ class Change:
         state = list(self.was if whole else _refined(self.was, self._primes))
         later: list[tuple[int, tuple[str, ...]]] = []
         scattered = set(self.reduced if whole else _refined((self.reduced,), self._primes)[0])
-        for dim, axes in enumerate(first):
+        for dim in self._order or range(len(first)):
+            axes = first[dim]
             added = axes[len(state[dim]) :]
             if added and not set(added) & scattered:
                 state[dim] = axes

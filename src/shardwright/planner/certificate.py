@@ -10,6 +10,7 @@ taken away since another is never worse (`Dead`); a factor passes costs on to it
 counts with its least entry.
 """
 
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,7 @@ from shardwright.sharding import Sharding, layout_of
 Table = NDArray[np.float64]
 Scope = tuple[int, ...]
 ROUNDING = 1e-9  # of the bound
+AT_ONCE = 100_000  # entries of a sum; larger ones are made one option at a time
 MOST_UNIT, TINY = 1e-9, 1e-3  # a unit of more than this part of the bound, or of a millisecond, proves little
 
 
@@ -91,9 +93,10 @@ class _Costs:
         self._for: dict[tuple[Node, Node], tuple[int, tuple[Sharding, ...]]] = {}
         self._several: dict[Node, tuple[int, Sequence[Option]]] = {}
         self._kinds: dict[Any, Any] = {}
-        self._places: dict[tuple[int, ...], tuple[Sharding, ...]] = {}
+        self._places: dict[tuple[tuple[int, ...], bool], tuple[Sharding, ...]] = {}
+        self._sizes: dict[Any, tuple[int, ...]] = {}
         least = sum(
-            min(s.local_size(n.type.shape) for s in self._given(n)) * n.type.dtype.itemsize
+            min(self._bytes(n, self._given(n)))
             for n in self.program.nodes
             if isinstance(n.what, Input | Constant) and n.type.local is None
         )
@@ -114,14 +117,21 @@ class _Costs:
                 self.tables[key] = np.array(some) * certificate.price / certificate.unit
             self.factors.append(((variable,), key))
 
-    def _everywhere(self, shape: tuple[int, ...]) -> tuple[Sharding, ...]:
-        if shape not in self._places:
-            self._places[shape] = places(self.mesh, shape)
-        return self._places[shape]
+    def _everywhere(self, shape: tuple[int, ...], any_order: bool = False) -> tuple[Sharding, ...]:
+        if (shape, any_order) not in self._places:
+            self._places[shape, any_order] = places(self.mesh, shape, any_order)
+        return self._places[shape, any_order]
 
     def _given(self, node: Node) -> tuple[Sharding, ...]:
         there = self.about.fixed.get(node) or node.type.sharding
-        return self._everywhere(node.type.shape) if there is None else (there.for_shape(node.type.shape),)
+        return self._everywhere(node.type.shape, True) if there is None else (there.for_shape(node.type.shape),)
+
+    def _bytes(self, node: Node, where: tuple[Sharding, ...]) -> tuple[int, ...]:
+        """What a device holds of a value at each of some places."""
+        key = where, node.type.shape, node.type.dtype.itemsize
+        if key not in self._sizes:
+            self._sizes[key] = tuple([s.local_size(key[1]) * key[2] for s in where])
+        return self._sizes[key]
 
     def _variable(self, count: int) -> int:
         self.counts.append(count)
@@ -132,15 +142,13 @@ class _Costs:
         if isinstance(what, Input | Constant):
             if kind.local is None:
                 where = self._given(node)
-                self._held.append(
-                    (len(self.counts), tuple([s.local_size(kind.shape) * kind.dtype.itemsize for s in where]))
-                )
+                self._held.append((len(self.counts), self._bytes(node, where)))
                 self._lies(node, self._variable(len(where)), where)
         elif isinstance(what, Apply) and node.nodes:
             self._operation(node)
         elif isinstance(what, Apply):
             where = self._everywhere(kind.shape)
-            touched = tuple([s.local_size(kind.shape) * kind.dtype.itemsize for s in where])
+            touched = self._bytes(node, where)
             variable = self._variable(len(where))
             self._unary(
                 variable, ("made", kind.dtype, touched), lambda: [self.chip.seconds(0, n, kind.dtype) for n in touched]
@@ -382,13 +390,20 @@ class _Checker:
         if any(-1 in at for _, at in parts):
             raise PlanError(f"The certificate leaves out a neighbour of variable {step.variable}.")
         sizes = [self.costs.counts[u] for u in local]
-        whole = np.zeros(sizes)
+        views = []
         for table, at in parts:
             view = [1] * len(sizes)
             for place in at:
                 view[place] = sizes[place]
-            whole += self.tables[table].transpose(np.argsort(at)).reshape(view)
-        least = self._open(tuple(local), whole).min(axis=0)
+            views.append(self.tables[table].transpose(np.argsort(at)).reshape(view))
+        v, *others = local
+        if math.prod(sizes) <= AT_ONCE:
+            least = self._open(tuple(local), sum(views, start=np.zeros(sizes))).min(axis=0)
+        else:
+            least = np.full(sizes[1:], np.inf)
+            for option in np.flatnonzero(self._left.get(v, np.ones(sizes[0], bool))):
+                np.minimum(least, sum([view[option] for view in views], start=np.zeros(sizes[1:])), out=least)
+            least = self._open(tuple(others), least)
         message = self.tables[self._message(step)]
         with np.errstate(invalid="ignore"):
             over = np.where(np.isposinf(least), -np.inf, message - least)

@@ -1,6 +1,6 @@
 """From a choice of options to a decision that a partitioner follows, and what it finds wanting in the model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwright.plan import Option
@@ -41,13 +41,6 @@ def decision_of(
 
 
 Moved = tuple[Sharding, Sharding, tuple[int, ...], Any]  # from where, to where, shape and dtype
-
-
-def moves_of(model: Model, choice: Sequence[int]) -> Iterator[Moved]:
-    """For every edge the move of a choice; from a place to itself where nothing moves."""
-    for (before, after, node, _), where in zip(model.edges, model.wheres, strict=True):
-        here, there = where[0][choice[before]], where[1][choice[after]]
-        yield here, there, node.type.shape, node.type.dtype
 
 
 def counted_twice(model: Model, choice: Sequence[int], known: Hubs) -> Hubs:

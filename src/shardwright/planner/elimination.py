@@ -122,7 +122,7 @@ class Elimination:
 
     def choice(self, known: "Mapping[int, int] | None" = None) -> list[int]:
         """The option of each variable that attains the least; of those left it must be known."""
-        picks, made = self.tables.picks, [0] * len(self.sizes)
+        pick, made = self.tables.pick, [0] * len(self.sizes)
         for v, option in (known or {}).items():
             made[v] = option
         for v, others, table, (own, *near) in reversed(self.gone):
@@ -130,7 +130,7 @@ class Elimination:
                 some.index(made[u]) if len(some) < some[-1] + 1 else made[u]
                 for u, some in zip(others, near, strict=True)
             ]
-            made[v] = own[int(picks[table][tuple(at)])]
+            made[v] = own[pick(table, tuple(at))]
         return made
 
     # -- dead ends ----------------------------------------------------------------------------------------------------

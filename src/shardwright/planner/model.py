@@ -80,8 +80,9 @@ class Builder:
         self._moves: dict[Any, int] = {}
         self._unary: dict[Any, int] = {}
         self._lists: dict[Shardings, int] = {}
-        self._places: dict[tuple[int, ...], Shardings] = {}
+        self._places: dict[tuple[tuple[int, ...], bool], Shardings] = {}
         self._options: dict[Any, Any] = {}
+        self._sizes: dict[Any, list[int]] = {}
         self._several: dict[tuple[Node, Node], Value] = {}
 
     def build(self) -> Model:
@@ -118,10 +119,10 @@ class Builder:
         model.factors.append(((number,), table))
         return number
 
-    def _everywhere(self, shape: tuple[int, ...]) -> Shardings:
-        found = self._places.get(shape)
+    def _everywhere(self, shape: tuple[int, ...], any_order: bool = False) -> Shardings:
+        found = self._places.get((shape, any_order))
         if found is None:
-            found = self._places[shape] = places(self.mesh, shape)
+            found = self._places[shape, any_order] = places(self.mesh, shape, any_order)
         return found
 
     def _add(self, node: Node) -> None:
@@ -147,11 +148,14 @@ class Builder:
     def _add_input(self, node: Node) -> None:
         kind = node.type
         given = self.fixed.get(node) or kind.sharding
-        where = (given.for_shape(kind.shape),) if given is not None else self._everywhere(kind.shape)
+        where = (given.for_shape(kind.shape),) if given is not None else self._everywhere(kind.shape, True)
         number = self._variable(Variable("node", node, where), np.zeros(len(where)), ("free", len(where)))
         if isinstance(node.what, Input):
             self.model.inputs[node] = number
-        self.model.held[number] = [s.local_size(kind.shape) * kind.dtype.itemsize for s in where]
+        key = where, kind.shape, kind.dtype.itemsize
+        if key not in self._sizes:
+            self._sizes[key] = [s.local_size(kind.shape) * kind.dtype.itemsize for s in where]
+        self.model.held[number] = self._sizes[key]
         self._made(node, number, where)
 
     def _add_made(self, node: Node) -> None:

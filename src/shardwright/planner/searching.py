@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from shardwright.errors import PlanError
-from shardwright.plan import is_exact
-from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of, moves_of
+from shardwright.plan import moves_that_count_less
+from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of
 from shardwright.planner.model import Builder, Model
 from shardwright.planner.solving import Solution, Solver
 from shardwright.program import Explanation, explained
@@ -92,7 +94,8 @@ class Search:
         model = self._model(math.inf)
         held = sum(min(some) for some in model.held.values())
         most = self.limit - held
-        dear = any(option.memory > most for v in model.variables for option in v.options if hasattr(option, "memory"))
+        lists = {id(v.options): v.options for v in model.variables}.values()  # equal operations share theirs
+        dear = any(option.memory > most for options in lists for option in options if hasattr(option, "memory"))
         return self._model(most) if dear else model
 
     def best(self, more: Mapping[Node, Sharding] | None = None) -> Found:
@@ -148,14 +151,17 @@ class Search:
             del self.model
 
     def _unpriced(self, model: Model, solution: Solution) -> set[Moved]:
-        """Moves that a solution makes and that count with less than their price so far, with all others of such values:
-        the next solution would make one of these."""
+        """Moves that a solution makes and that count with less than their price so far, with those from the same place and to
+        the same place: the next solution would make one of these."""
         found: set[Moved] = set()
-        for move, (before, after) in zip(moves_of(model, solution.choice), model.wheres, strict=True):
-            if move in self.exact or is_exact(*move):
+        for (source, target, node, _), (before, after) in zip(model.edges, model.wheres, strict=True):
+            kind = node.type[:2]
+            less = moves_that_count_less(before, after, *kind)
+            i, j = solution.choice[source], solution.choice[target]
+            if less is None or not less[i, j] or (before[i], after[j], *kind) in self.exact:
                 continue
-            kind = move[2:]
-            found.update((a, b, *kind) for a in set(before) for b in set(after) if not is_exact(a, b, *kind))
+            found.update((before[i], after[k], *kind) for k in np.flatnonzero(less[i]))
+            found.update((before[k], after[j], *kind) for k in np.flatnonzero(less[:, j]))
         return found - self.exact
 
     def _only(self, model: Model, node: Node, there: Sharding) -> tuple[tuple[int, ...], int]:
@@ -170,7 +176,9 @@ class Search:
         program need not be partitioned to know."""
         made: dict[Node, int] = {}
         steps: dict[Node, int] = {}
-        for variable, at in zip(found.model.variables, found.solution.choice, strict=True):
+        for number, (variable, at) in enumerate(zip(found.model.variables, found.solution.choice, strict=True)):
+            if number in found.model.held:  # throughout
+                continue
             option, node, kind = variable.options[at], variable.node, variable.node.type
             if isinstance(option, Sharding):
                 size_ = option.local_size(kind.shape) * kind.dtype.itemsize

@@ -5,6 +5,7 @@ get equal tables, and ties are ties. Tables that depend on the price of memory a
 others, and how each follows from others, stay.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Table = NDArray[np.float64]
+Parts = tuple[tuple[int, tuple[int, ...]], ...]  # tables by number, each with the places of its variables
+AT_ONCE = 100_000  # entries of a sum that is made before its least is looked for
 
 
 class Tables:
@@ -22,7 +25,10 @@ class Tables:
         self.unit = unit  # seconds
         self.values: list[Any] = []
         self.exact: dict[int, Table] = {}  # seconds, of tables that were given in seconds
-        self.picks: dict[int, NDArray[np.int64]] = {}  # of what was minimised: which option gave the least
+        self._parts: dict[int, Parts] = {}  # of tables that are least sums: of what
+        self._picks: dict[
+            tuple[int, tuple[int, ...]], int
+        ] = {}  # for a table and an entry: which option gave the least
         self._known: dict[Any, int] = {}
         self._recipes: list[tuple[int, Any]] = []  # of tables that depend on the price of memory, in order
         self._priced: set[int] = set()
@@ -48,29 +54,45 @@ class Tables:
         """A table with some options of one variable."""
         return self._kept(("some", table, axis, kept.tobytes()), lambda: self.values[table].take(kept, axis), (table,))
 
-    def least(self, parts: Sequence[tuple[int, tuple[int, ...]]], sizes: tuple[int, ...]) -> int:
-        """The least of the sum of tables over its first variable; `picks` has where it is."""
-        key = ("least", tuple(parts), sizes)
+    def least(self, parts: Parts, sizes: tuple[int, ...]) -> int:
+        """The least of the sum of tables over its first variable; `pick` says where it is."""
+        found = self._kept(("least", parts, sizes), lambda: self._least(parts, sizes), [number for number, _ in parts])
+        self._parts[found] = parts
+        return found
 
-        def made() -> Table:
-            whole = self._sum(parts, sizes)
-            self.picks[self._known[key]] = whole.argmin(axis=0)
-            found: Table = whole.min(axis=0)
-            return found
+    def pick(self, table: int, at: tuple[int, ...]) -> int:
+        """Which option of the variable that was minimised out gave an entry of a table; of several the first."""
+        key = table, at
+        found = self._picks.get(key)
+        if found is None:
+            total: Any = 0.0
+            for number, places in self._parts[table]:
+                total = total + self.values[number][tuple([slice(None) if i == 0 else at[i - 1] for i in places])]
+            found = self._picks[key] = int(np.argmin(total))
+        return found
 
-        return self._kept(key, made, [number for number, _ in parts])
-
-    def _sum(self, parts: Sequence[tuple[int, tuple[int, ...]]], sizes: tuple[int, ...]) -> Table:
-        total = np.zeros(sizes)
+    def _least(self, parts: Parts, sizes: tuple[int, ...]) -> Table:
+        views = []
         for number, at in parts:
             table: Table = self.values[number]
             if len(at) > 1 and any(a > b for a, b in pairwise(at)):
                 table = table.transpose(sorted(range(len(at)), key=at.__getitem__))
-            view = [1] * len(sizes)
+            shape = [1] * len(sizes)
             for place in at:
-                view[place] = sizes[place]
-            total += table.reshape(view)
-        return total
+                shape[place] = sizes[place]
+            views.append(table.reshape(shape))
+        views.sort(key=lambda view: view.size)
+        if math.prod(sizes) <= AT_ONCE:
+            found: Table = sum(views, start=np.zeros(sizes)).min(axis=0)
+            return found
+        # One option after the other: what is added up and compared stays in the processor's cache.
+        least, total = np.full(sizes[1:], np.inf), np.empty(sizes[1:])
+        for option in range(sizes[0]):
+            total.fill(0.0)
+            for view in views:
+                total += view[option]
+            np.minimum(least, total, out=least)
+        return least
 
     def _kept(self, key: Any, make: Any, parts: Sequence[int], priced: bool = False) -> int:
         found = self._known.get(key)
@@ -85,6 +107,10 @@ class Tables:
 
     def set_prices(self, *seconds: float) -> None:
         """Sets the prices of memory, in seconds a byte, and makes the tables that depend on them anew."""
-        self.prices = [price / self.unit for price in seconds]
+        prices = [price / self.unit for price in seconds]
+        if prices == self.prices:
+            return
+        self.prices = prices
+        self._picks.clear()
         for number, make in self._recipes:
             self.values[number] = make()
