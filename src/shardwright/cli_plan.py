@@ -4,8 +4,9 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from shardwright.cli_models import axes_of, built, imported, rules_in
+from shardwright.cli_models import axes_of, built, check_no_inputs, imported, rules_in
 from shardwright.errors import PlanError
+from shardwright.imported import PARAMETERS
 from shardwright.mesh import Mesh
 from shardwright.planner import Plan, auto
 from shardwright.sharding import P
@@ -27,10 +28,15 @@ def add_commands(commands: Any) -> None:
 
 def _plan(given: argparse.Namespace) -> int:
     mesh = Mesh(axes_of(given.mesh), **({"hardware": given.hardware} if given.hardware else {}))
-    model, args = built(given.function)
+    made = built(given.function)
+    model, args = imported(made)
     rules, inputs = rules_in(given.rules)
-    fixed = {**(inputs if isinstance(inputs, Mapping) else {}), **dict(_fixed(text) for text in given.fixed)}
-    plan = auto(imported(model, args), mesh, *args, memory=given.memory, fixed=fixed, rules=rules)
+    if made.is_module:
+        rules, inputs = _of_module(model, args, rules, inputs)
+    elif inputs is not None and not isinstance(inputs, Mapping):
+        check_no_inputs(inputs)
+    fixed = {**(inputs or {}), **dict(_fixed(text) for text in given.fixed)}
+    plan = auto(model, mesh, *args, memory=given.memory, fixed=fixed, rules=rules)
     print(plan)
     print()
     print(plan.compare(usual(plan, {name for name in plan.names if plan.is_fixed(name)})))
@@ -41,6 +47,19 @@ def _plan(given: argparse.Namespace) -> int:
         print(f"    (r{pattern!r}, {spec}),".replace("\\\\", "\\"))
     print(")")
     return 0
+
+
+def _of_module(model: Any, args: tuple[Any, ...], rules: Any, inputs: Any) -> tuple[Any, Any]:
+    """Rules and places of inputs as the planner takes them, where one `P` stands for all parameters or all inputs."""
+    names = model.planned(*args).names
+    weights = [name for name in names if name.startswith(f"{PARAMETERS}/")]
+    if isinstance(rules, P):
+        rules = dict.fromkeys(weights, rules)
+    elif isinstance(rules, Mapping):  # by the names of parameters, as for `explain`
+        rules = {f"{PARAMETERS}/{name}" if name in model.parameters else name: spec for name, spec in rules.items()}
+    if isinstance(inputs, P):
+        inputs = dict.fromkeys((name for name in names if name not in weights), inputs)
+    return rules, inputs
 
 
 def _fixed(text: str) -> tuple[str, P]:

@@ -1,14 +1,11 @@
 """Code as one generated Python function, a line an instruction, with nothing to decide any more; on stacked engines a line an
 operation."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-import numpy as np
-
-from shardwright.engines.blocks import LEAST, Line, Value, blocked
+from shardwright.engines.chains import ChainLine, chained, line_of
 from shardwright.engines.whole import fetching
 from shardwright.plan import (
     Choice,
@@ -120,7 +117,7 @@ class Compiler:
         alias: dict[Slot, Slot] = {}
         needed = self._needed(code, alias)
         outputs = tuple(alias.get(x, x) for x in code.outputs)
-        lines = _in_blocks(needed, outputs)
+        lines = chained(needed, outputs)
         last = {x: at for at, (_, inputs, _) in enumerate(lines) for x in inputs if isinstance(x, Slot)}
         kept = {*outputs}
         for at, (function, inputs, made) in enumerate(lines):
@@ -139,7 +136,7 @@ class Compiler:
         run: Runner = bound["run"]
         return run
 
-    def _needed(self, code: Code, alias: dict[Slot, Slot]) -> "list[_Line]":
+    def _needed(self, code: Code, alias: dict[Slot, Slot]) -> list[ChainLine]:
         """The lines that outputs need: whole operations in place of their instructions, and no line for a move."""
         producer = {slot: line for line in code.instructions for slot in line.outputs}
         written = []
@@ -151,7 +148,7 @@ class Compiler:
                 continue
             function, inputs = entry
             inputs = tuple(alias.get(x, x) if isinstance(x, Slot) else x for x in inputs)
-            written.append(_Line(function, inputs, line.outputs, _elementwise(function, line.plan)))
+            written.append(line_of(function, inputs, line.outputs, line.plan))
         wanted = {alias.get(x, x) for x in code.outputs}
         kept = []
         for entry in reversed(written):
@@ -268,75 +265,6 @@ def _with_summands(engine: StackedEngine, local: Local) -> Callable[..., tuple[A
         return tuple(engine.move(x, layout, layout.settled) for x, layout in made)
 
     return run
-
-
-class _Line(NamedTuple):
-    """A function, what it reads, what it makes; `kind` is the shape and dtype of an element-wise function on one shape."""
-
-    function: Runner
-    inputs: tuple[Any, ...]
-    outputs: tuple[Slot, ...]
-    kind: tuple[tuple[int, ...], Any] | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...] | None:
-        """The one shape of an element-wise function's operands and result."""
-        return self.kind[0] if self.kind is not None else None
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype that an element-wise function makes."""
-        return self.kind[1] if self.kind is not None else None
-
-
-def _elementwise(function: Runner, plan: OperationPlan | None) -> tuple[tuple[int, ...], Any] | None:
-    """The shape and dtype of a NumPy function on large tensors of one shape, and scalars; None for others."""
-    if plan is None or not isinstance(function, np.ufunc) or len(plan.results) != 1:
-        return None
-    shape = plan.results[0].shape
-    alike = all(layout.shape == shape for layout in plan.given) and math.prod(shape) >= LEAST
-    return (shape, plan.dtypes[0]) if alike else None
-
-
-def _in_blocks(
-    lines: Sequence[_Line], outputs: Sequence[Slot]
-) -> list[tuple[Runner, tuple[Any, ...], tuple[Slot, ...]]]:
-    """The lines, with those of element-wise functions on one shape that follow one another run block by block."""
-    result: list[tuple[Runner, tuple[Any, ...], tuple[Slot, ...]]] = []
-    readers: dict[Slot, int] = {}  # the last line that reads each value
-    for at, line in enumerate(lines):
-        readers.update({x: at for x in line.inputs if isinstance(x, Slot)})
-    at = 0
-    while at < len(lines):
-        end = at + 1
-        while lines[at].shape is not None and end < len(lines) and lines[end].shape == lines[at].shape:
-            end += 1
-        if end - at < 2:
-            result.append(lines[at][:3])
-        else:
-            kept = {
-                slot
-                for line in lines[at:end]
-                for slot in line.outputs
-                if readers.get(slot, -1) >= end or slot in outputs
-            }
-            result.append(_block(lines[at:end], kept))
-        at = end
-    return result
-
-
-def _block(lines: Sequence[_Line], kept: set[Slot]) -> tuple[Runner, tuple[Any, ...], tuple[Slot, ...]]:
-    """Lines as one, which makes the values that are read elsewhere."""
-    made = [line.outputs[0] for line in lines]
-    inputs = tuple(dict.fromkeys(x for line in lines for x in line.inputs if isinstance(x, Slot) and x not in made))
-    number = {slot: at for at, slot in enumerate((*inputs, *made))}
-    steps = [
-        Line(line.function, tuple(Value(number[x]) if isinstance(x, Slot) else x for x in line.inputs), line.dtype)
-        for line in lines
-    ]
-    outputs = tuple(slot for slot in made if slot in kept)
-    run = blocked(len(inputs), steps, [number[slot] for slot in outputs])
-    return (lambda *data: run(*data)[0]) if len(outputs) == 1 else run, inputs, outputs
 
 
 def operands_of(line: Instruction, producer: Mapping[Slot, Instruction]) -> tuple[Any, ...] | None:
