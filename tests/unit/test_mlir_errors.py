@@ -187,19 +187,31 @@ def test_a_transfer_between_branches_needs_its_ends_on_them():
         _ = load(branches(SENT.format(0), RECEIVED.format(0))).program
 
 
-def test_loops_of_the_local_view_are_unrolled():
-    body = """%c0 = arith.constant 0 : index
+COUNTED = """%c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
   %n = arith.constant {} : index
   %y = scf.for %i = %c0 to %n step %c1 iter_args(%a = %x) -> (tensor<2xf32>) {{
-    %b = mesh.all_reduce %a on @m mesh_axes = [0] : tensor<2xf32> -> tensor<2xf32>
+    {}
     scf.yield %b : tensor<2xf32>
   }}"""
-    assert on_devices(load(body.format(2))) == [8, 12, 16, 20] * 2
+
+
+@pytest.mark.parametrize("engine", ["numpy", "literal", "torch"])
+def test_loops_of_the_local_view_are_loops_of_the_program(engine):
+    reduced = "%b = mesh.all_reduce %a on @m mesh_axes = [0] : tensor<2xf32> -> tensor<2xf32>"
+    fn = load(COUNTED.format(2, reduced), engine=engine)
+    assert on_devices(fn) == [8, 12, 16, 20] * 2
+    assert mlir.dumps(fn.program).count("shard.all_reduce") == 1
+    assert len(load(COUNTED.format(10**9, reduced)).program.nodes) < 5
+
+
+def test_a_loop_of_the_local_view_whose_counter_is_read_is_unrolled():
+    rooted = "%b = mesh.broadcast %a on @m mesh_axes = [1] root = [%i] : (tensor<2xf32>, index) -> tensor<2xf32>"
+    assert on_devices(load(COUNTED.format(3, rooted))) == [0] * 4 + [4] * 4
     with pytest.raises(
         MLIRError, match=r"The loop has 1,000,000,000 rounds; in the local view at most 10,000 are unrolled"
     ):
-        _ = load(body.format(10**9)).program
+        _ = load(COUNTED.format(10**9, rooted)).program
 
 
 def test_integers_divide_and_compare_as_mlir_says():

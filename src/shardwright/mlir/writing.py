@@ -40,6 +40,8 @@ from shardwright.sharding import Layout, Sharding, layout_of
 class Writer:
     """Writes the nodes of a program; subclasses know a view."""
 
+    says_uniform = False  # whether the text says of conditions that all devices decide alike
+
     def __init__(self, text: Text) -> None:
         self.text, self.rows = text, Sorting(text)
         self.moves = Moves(text, self.rows)
@@ -137,7 +139,7 @@ class Writer:
         self._region(what.true, rest[:own], types)
         self.text.line("} else {")
         self._region(what.false, [*rest[: what.shared], *rest[own:]], types)
-        self.text.line("}")
+        self.text.line("} {uniform}" if self.says_uniform and what.uniform else "}")
         return values if len(values) > 1 else values[0]
 
     def _rounds(self, node: Node, what: Rounds, operands: list[Typed]) -> Any:
@@ -207,7 +209,7 @@ class Writer:
         after = fresh()
         self.text.line(f"^bb0({', '.join(f'{x.name}: {x.type}' for x in after)}):")
         self._region(what.body, [*after, *operands[what.carried : own]], types)
-        self.text.line("}")
+        self.text.line("} attributes {uniform}" if self.says_uniform and what.uniform else "}")
         return values if len(values) > 1 else values[0]
 
 
@@ -257,6 +259,8 @@ class GlobalWriter(Writer):
 
 class LocalWriter(Writer):
     """One device's tensor a value, and collectives."""
+
+    says_uniform = True
 
     def __init__(self, text: Text) -> None:
         super().__init__(text)
