@@ -337,7 +337,9 @@ class Literal(LaneViews):
         if isinstance(what, Choice):
             return choose(self, what, self.interpreter(what.true, watch), self.interpreter(what.false, watch))(*data)
         if isinstance(what, While):
-            return repeat(self, what, self.interpreter(what.condition, watch), self.interpreter(what.body, watch))(*data)
+            return repeat(self, what, self.interpreter(what.condition, watch), self.interpreter(what.body, watch))(
+                *data
+            )
         assert isinstance(what, Scan), what
         made = scanned(self, what, self.interpreter(what.body, watch))(*data)
         return made if isinstance(made, tuple) else (made,)

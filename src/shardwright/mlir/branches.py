@@ -105,8 +105,7 @@ class Apart:
 
     def _refused(self) -> MLIRError:
         source = self.reader.source
-        shown = [
-path_shown(source, path) for path in self.paths]
+        shown = [path_shown(source, path) for path in self.paths]
         error: MLIRError = source.error(
             f"Devices take different branches here, and the branches come to different collectives, so devices would wait "
             f"for one another for ever. Then: {shown[0]}. Else: {shown[1]}. Move the collectives out of the branches, or "

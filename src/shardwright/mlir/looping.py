@@ -103,7 +103,8 @@ class Loops:
                 carried = yield from self.reader.block(after, values)
             else:
                 raise self.source.error(
-                    f"The loop has more than {MOST_ROUNDS:,} rounds; in the local view at most that many are unrolled.", op
+                    f"The loop has more than {MOST_ROUNDS:,} rounds; in the local view at most that many are unrolled.",
+                    op,
                 )
             if in_step:
                 raise self.source.error(

@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.errors import MLIRError
 from shardwright.mlir.communication import QueryKey
 from shardwright.mlir.statements import in_order, renumbered
-from shardwright.mlir.text import Lazy, Text, Typed
+from shardwright.mlir.text import Known, Lazy, Text, Typed
 from shardwright.mlir.writing_compute import Computes
 from shardwright.mlir.writing_local import Moves
 from shardwright.mlir.writing_sorting import Sorting
@@ -102,9 +102,9 @@ class Writer:
     # -- control flow -------------------------------------------------------------------------------------------------
 
     def _settled(self, operands: Sequence[Typed]) -> None:
-        """Values that regions read are written before them."""
+        """Values that regions read are written before them; constants in each region of their own."""
         for x in operands:
-            if isinstance(x, Lazy):
+            if isinstance(x, Lazy) and not isinstance(x, Known):
                 _ = x.name
 
     def _results(self, like: Sequence[Typed]) -> tuple[str, list[Typed], str]:
@@ -116,7 +116,8 @@ class Writer:
     def _inside(self, program: Program, arguments: Sequence[Typed]) -> list[Typed]:
         """The nodes of a program in a region; each has its values there only."""
         saved, self.values = self.values, {}
-        made = self.body(program, arguments)
+        ready = [self.text.constant(x.array, x.shape, x.dtype) if isinstance(x, Known) else x for x in arguments]
+        made = self.body(program, ready)
         self.values = saved
         return made
 
@@ -363,8 +364,8 @@ def written(program: Program, dialect: str, view: str | None, name: str) -> tupl
     """The line of the mesh and the text of the function."""
     if view not in (None, "global", "local"):
         raise MLIRError(f"There is no view {view!r}. Use 'global' or 'local'.")
-    text = Text(program.mesh, dialect, _axes_of(program))
     local = is_local(program) if view is None else view == "local"
+    text = Text(program.mesh, dialect, _axes_of(program, local))
     if local:
         return text.header(), _local_function(program, text, name)
     if is_local(program):
@@ -374,11 +375,12 @@ def written(program: Program, dialect: str, view: str | None, name: str) -> tupl
     return text.header(), _global_function(program, text, name)
 
 
-def _axes_of(program: Program) -> list[str]:
-    """The axes, and pieces of axes, that a program names."""
+def _axes_of(program: Program, local: bool) -> list[str]:
+    """The axes, and pieces of axes, that the text of a program names: in the global view no steps of its own."""
     found: dict[str, None] = {}
-    for stage in (program, program.stages.get("traced", program)):
-        _collect(stage, found)
+    ends = [] if local else [*program.inputs, *program.outputs]
+    found.update((axis, None) for node in ends if node.type.sharding is not None for axis in node.type.sharding.axes)
+    _collect(program if local else program.stages.get("traced", program), found)
     return list(found)
 
 

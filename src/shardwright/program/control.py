@@ -2,8 +2,8 @@
 
 A branch or a body is a program of its own. What it reads from outside is captured: one more operand of the step.
 
-Values may be tensors per device. A condition is then each device's own, and devices may decide differently. A collective between
-devices that may is refused: some would wait for ever.
+Values may be tensors per device. A condition is then each device's own, and devices may decide differently. A collective
+between devices that may is refused: some would wait for ever.
 """
 
 from collections.abc import Callable, Sequence
@@ -142,9 +142,7 @@ def cond(pred: Any, true_fn: Fn, false_fn: Fn, *operands: Any) -> Any:
     return chosen(outer, pred, true_fn, false_fn, operands)
 
 
-def chosen(
-    outer: Trace, pred: Any, true_fn: Fn, false_fn: Fn, operands: Sequence[Any], uniform: bool = False
-) -> Any:
+def chosen(outer: Trace, pred: Any, true_fn: Fn, false_fn: Fn, operands: Sequence[Any], uniform: bool = False) -> Any:
     """`cond` on a traced condition; `uniform` says that it is the same on all devices though that is not seen."""
     if pred.shape != ():
         raise ProgramError(f"cond: the condition has shape {pred.shape}; it must be one boolean.")
@@ -264,7 +262,9 @@ def scan(body: Fn, init: Any, xs: Any = None, length: int | None = None) -> Any:
             break
         varies = after
     if any(kind.local is not None for kind in part.types[count:]):
-        raise ProgramError("scan: the body gives a tensor per device as y, which has no rows to stack. Carry it instead.")
+        raise ProgramError(
+            "scan: the body gives a tensor per device as y, which has no rows to stack. Carry it instead."
+        )
     made_types = [*part.types[:count], *(Type((rounds, *t.shape), t.dtype) for t in part.types[count:])]
     what = Rounds(part.program, rounds, count, len(rows), tuple(names))
     made = _step(outer, what, [*leaves, *rows, *part.captured], made_types, [*varies, *((),) * len(made_types)])
