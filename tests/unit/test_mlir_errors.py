@@ -345,6 +345,60 @@ def test_run_takes_inputs(file, tmp_path, capsys):
     assert "engine" in capsys.readouterr().err
 
 
+MIXED = """
+mesh.mesh @m(shape = 4)
+func.func @f(%x: tensor<?x4xf32>, %v: tensor<4xf32>) -> (tensor<?x4xf32>, tensor<4xf32>) {
+  %y = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<?x4xf32> -> tensor<?x4xf32>
+  %z = mesh.all_reduce %v on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+  return %y, %z : tensor<?x4xf32>, tensor<4xf32>
+}"""
+
+
+def test_run_tells_inputs_of_each_device_by_their_rank(tmp_path, capsys):
+    """A 4x4 matrix is one tensor for the first argument, and one for each of four devices for the second."""
+    text, square, row = tmp_path / "mixed.mlir", tmp_path / "square.npy", tmp_path / "row.npy"
+    text.write_text(MIXED)
+    np.save(square, np.arange(16, dtype=np.float32).reshape(4, 4))
+    np.save(row, np.arange(4, dtype=np.float32))
+    out = tmp_path / "out.npz"
+    options = ["--output", str(out), "--explain"]
+    assert main(["run", str(text), "--input", str(square), str(square), *options]) == 0
+    assert "all_reduce" in capsys.readouterr().out
+    stored = np.load(out)
+    np.testing.assert_array_equal(stored["result0"][0], 4 * np.load(square))
+    np.testing.assert_array_equal(stored["result1"][0], np.load(square).sum(0))
+    assert main(["run", str(text), "--input", str(square), str(row), "--output", str(out)]) == 0
+    np.testing.assert_array_equal(np.load(out)["result1"][2], 4 * np.load(row))
+    capsys.readouterr()
+    three = tmp_path / "three.npy"
+    np.save(three, np.zeros((3, 4), np.float32))
+    assert main(["run", str(text), "--input", str(square), str(three)]) == 1
+    assert "three.npy has shape (3, 4): the first dim is not the number of devices, 4." in capsys.readouterr().err
+
+
+def test_files_that_are_no_arguments_are_named(file, tmp_path, capsys):
+    several, empty, noise = tmp_path / "several.npz", tmp_path / "empty.npy", tmp_path / "noise.mlir"
+    np.savez(several, a=np.zeros(2))
+    empty.write_bytes(b"")
+    noise.write_bytes(b"\x9d\xff")
+    for given, message in ((several, "holds several arrays"), (empty, "can't be read as a .npy file")):
+        assert main(["run", str(file), "--input", str(given)]) == 1
+        assert f"shardwright run: {given} {message}" in capsys.readouterr().err
+    for command in (["run"], ["mlir", "verify"], ["mlir", "partition"], ["mlir", "convert", "--to", "mesh"]):
+        assert main([*command, str(noise)]) == 1
+        assert f"{noise} is not a text in UTF-8: invalid start byte at byte 0." in capsys.readouterr().err
+
+
+def test_commands_without_what_they_need_exit_with_2(file, capsys):
+    for command in (["run"], ["mlir"], ["mlir", "verify"], ["mlir", "convert", str(file)]):
+        with pytest.raises(SystemExit) as caught:
+            main(command)
+        assert caught.value.code == 2
+        assert "the following arguments are required" in capsys.readouterr().err
+    assert main([]) == 0
+    assert "usage: shardwright" in capsys.readouterr().out
+
+
 def test_mlir_verify_convert_and_partition(file, tmp_path, capsys):
     assert main(["mlir", "verify", str(file)]) == 0
     assert "nothing is wrong" in capsys.readouterr().out
