@@ -35,7 +35,10 @@ def add_commands(commands: Any) -> None:
 
 
 def _text(file: str) -> str:
-    return Path(file).read_text(encoding="utf-8")
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise MLIRError(f"{file} is not a text in UTF-8: {error.reason} at byte {error.start}.") from error
 
 
 def _functions(file: str, engine: str = "numpy") -> dict[str, Any]:
@@ -70,14 +73,15 @@ def _convert(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     function = _chosen(_functions(arguments.file, arguments.engine), arguments.function)
-    if arguments.explain:
-        print(function.explain())
     kinds = function.argument_types
     if arguments.input and len(arguments.input) != len(kinds):
         raise MLIRError(
             f"@{function.__name__} takes {len(kinds)} arguments, but {len(arguments.input)} --input were given."
         )
-    given = [_loaded(function, file) for file in arguments.input] or [_ramp(function, *kind) for kind in kinds]
+    files = zip(arguments.input, kinds, strict=True) if arguments.input else ()
+    given = [_loaded(function, file, shape) for file, (shape, _) in files] or [_ramp(function, *kind) for kind in kinds]
+    if arguments.explain:
+        print(function.specialised(*(x.shape for x in given)).explain())
     results = function(*given)
     results = results if isinstance(results, tuple) else (results,)
     for at, result in enumerate(results):
@@ -99,14 +103,19 @@ def _chosen(functions: dict[str, Any], name: str | None) -> Any:
     return functions[name]
 
 
-def _loaded(function: Any, file: str) -> Any:
-    """An argument from a file: the tensor, or in the local view one for each device along the first dim."""
+def _loaded(function: Any, file: str, shape: Sequence[int]) -> Any:
+    """An argument from a file: the tensor, or in the local view, with one more dim first, one for each device."""
     try:
         host = np.load(file, allow_pickle=False)
-    except ValueError as error:
+    except (EOFError, ValueError) as error:
         raise MLIRError(f"{file} can't be read as a .npy file: {error}.") from error
-    per_device = function.is_local and host.ndim and host.shape[0] == function.mesh.size
-    if per_device and not any(host.shape == shape for shape, _ in function.argument_types):
+    if not isinstance(host, np.ndarray):
+        raise MLIRError(f"{file} holds several arrays. Store each argument in a .npy file of its own.")
+    if function.is_local and host.ndim == len(shape) + 1:
+        if len(host) != function.mesh.size:
+            raise MLIRError(
+                f"{file} has shape {host.shape}: the first dim is not the number of devices, {function.mesh.size}."
+            )
         return PerDevice(function.mesh, list(host))
     return host
 

@@ -21,6 +21,22 @@ func.func @local(%x: tensor<4xf32>) -> (tensor<8xf32>, tensor<4xf32>) {
   %t = mesh.recv %x on @m mesh_axes = [0] source = [0] : (tensor<4xf32>) -> tensor<4xf32>
   return %y, %t : tensor<8xf32>, tensor<4xf32>
 }
+func.func @loop(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %z = arith.constant dense<0.0> : tensor<f32>
+  %limit = arith.constant 300.0 : f32
+  %y = scf.while (%a = %x) : (tensor<4xf32>) -> tensor<4xf32> {
+    %s = linalg.reduce { arith.addf } ins(%a : tensor<4xf32>) outs(%z : tensor<f32>) dimensions = [0]
+    %t = mesh.all_reduce %s on @m mesh_axes = [1] : tensor<f32> -> tensor<f32>
+    %e = tensor.extract %t[] : tensor<f32>
+    %p = arith.cmpf olt, %e, %limit : f32
+    scf.condition(%p) %a : tensor<4xf32>
+  } do {
+  ^bb0(%b: tensor<4xf32>):
+    %r = mesh.all_reduce %b on @m mesh_axes = [1] : tensor<4xf32> -> tensor<4xf32>
+    scf.yield %r : tensor<4xf32>
+  }
+  return %y : tensor<4xf32>
+}
 func.func @global(%x: tensor<8x4xf32>) -> tensor<8x8xf32> {
   %xs = mesh.shard %x to <@m, [[0], [1]]> : tensor<8x4xf32>
   %e = tensor.empty() : tensor<4x8xf32>
@@ -29,6 +45,13 @@ func.func @global(%x: tensor<8x4xf32>) -> tensor<8x8xf32> {
   %y = linalg.matmul ins(%xs, %t : tensor<8x4xf32>, tensor<4x8xf32>) outs(%z : tensor<8x8xf32>) -> tensor<8x8xf32>
   return %y : tensor<8x8xf32>
 }"""
+
+
+def loop():
+    """A loop that the rows of the mesh leave after different numbers of rounds."""
+    function = sw.mlir.loads(TEXT, engine="torch")["loop"]
+    made = function(sw.PerDevice(function.mesh, [np.arange(4, dtype=np.float32) + 10 * i for i in range(4)]))
+    return [x.tolist() for x in made.values()]
 
 
 def both_views():

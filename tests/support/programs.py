@@ -13,6 +13,7 @@ from strategies import meshes, shardings
 UNARY = ["tanh", "negative", "abs", "square", "sin", "cos"]  # continuous: rounding differs with the order of sums
 BINARY = ["add", "subtract", "multiply", "maximum", "minimum"]
 REDUCTIONS = ["sum", "mean", "max", "min"]
+CONTROL = ["scan", "while", "cond", "nested"]
 
 
 @dataclass
@@ -65,7 +66,7 @@ def step(xp, name, operands, params, constrain):
         return xp.repeat(x, params["repeats"], axis=params["axis"])
     if name == "roll":
         return xp.roll(x, params["shift"], axis=params["axis"])
-    if name in ("scan", "while", "cond"):
+    if name in CONTROL:
         return controlled(xp, name, x, params)
     return getattr(xp, name)(*operands, **params) if name != "concat" else xp.concat(operands, **params)
 
@@ -82,6 +83,8 @@ def controlled(xp, name, x, params):
             return xp.flip(x, axis=0)
 
         return (yes(x) if test else no(x)) if xp is np else sw.cond(test, yes, no, x)
+    if name == "nested":
+        return nested(xp, x, params)
     if name == "while":
 
         def body(state):
@@ -110,8 +113,35 @@ def controlled(xp, name, x, params):
     return ys + last
 
 
+def nested(xp, x, limit):
+    """A loop whose rounds the data says, with a choice in it, with a scan in a branch that reads what is outside."""
+    total = xp.sum(x, axis=0)
+
+    def rows(v):
+        if xp is np:
+            carry = v
+            for row in x:
+                carry = carry * 0.5 + row
+            return carry
+        return sw.scan(lambda carry, row: (carry * 0.5 + row, None), v, x)[0]
+
+    def body(state):
+        count, v = state
+        if xp is np:
+            return count * 2, (rows(v) if np.max(v) > 0.25 else v + total)
+        return count * 2, sw.cond(xp.max(v) > 0.25, rows, lambda v: v + total, v)
+
+    state = (xp.max(xp.abs(x)) * 0.0 + 1.0, total * 0.5)
+    if xp is np:
+        while state[0] < limit:
+            state = body(state)
+        return state[1] + x
+    return sw.while_loop(lambda state: state[0] < limit, body, state)[1] + x
+
+
 @st.composite
-def programs(draw, max_steps=12, constraints=True):
+def programs(draw, max_steps=12, constraints=True, control=False):
+    """With `control` the first step is a loop or a choice."""
     mesh = draw(meshes(max_axes=3, max_devices=12))
     rng = np.random.default_rng(draw(st.integers(0, 1000)))
     hosts, specs = [], []
@@ -121,8 +151,9 @@ def programs(draw, max_steps=12, constraints=True):
         specs.append(draw(shardings(mesh, shape)).for_shape(shape))
     program = RandomProgram(mesh, hosts, specs)
     shapes = [host.shape for host in hosts]
-    for _ in range(draw(st.integers(1, max_steps))):
-        name, operands, params = draw(steps(mesh, shapes, constraints))
+    for number in range(draw(st.integers(1, max_steps))):
+        only = draw(st.sampled_from(CONTROL)) if control and not number else None
+        name, operands, params = draw(steps(mesh, shapes, constraints, only))
         with np.errstate(all="ignore"):
             blank = [np.ones(shapes[i]) for i in operands]
             made = step(np, name, blank, params, lambda x, sharding: x)
@@ -134,8 +165,8 @@ def programs(draw, max_steps=12, constraints=True):
 
 
 @st.composite
-def steps(draw, mesh, shapes, constraints):
-    """A step that fits the values there are; the later ones are the likelier operands."""
+def steps(draw, mesh, shapes, constraints, only=None):
+    """A step that fits the values there are, perhaps of one kind; the later ones are the likelier operands."""
     at = draw(st.integers(max(0, len(shapes) - 4), len(shapes) - 1))
     shape = shapes[at]
     rank = len(shape)
@@ -146,7 +177,7 @@ def steps(draw, mesh, shapes, constraints):
     )
     kinds += ["matmul"] if rank == 2 else []
     kinds += ["constrain", "constrain"] if constraints else []
-    kind = draw(st.sampled_from(kinds))
+    kind = only or draw(st.sampled_from(kinds))
     dim = draw(st.integers(0, rank - 1)) if rank else 0
     if kind == "constrain":
         return (
@@ -176,6 +207,8 @@ def steps(draw, mesh, shapes, constraints):
         return kind, [at], draw(st.integers(0, 3))
     if kind == "scan":
         return kind, [at], draw(st.booleans())
+    if kind == "nested":
+        return kind, [at], draw(st.sampled_from([0.5, 2.0, 5.0]))
     if kind == "scale":
         return "scale", [at], draw(st.sampled_from([2.0, -0.5, 0.0]))
     if kind == "matmul":

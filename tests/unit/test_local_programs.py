@@ -7,7 +7,7 @@ import shardwright as sw
 from helpers import assert_same
 from shardwright import P
 from shardwright import collectives as c
-from shardwright.errors import ArrayError, CollectiveError, TraceError
+from shardwright.errors import ArrayError, CollectiveError, ProgramError, TraceError
 
 X = np.arange(8.0)
 
@@ -149,3 +149,82 @@ def test_known_values_per_device_in_programs(mesh):
 def test_elements_per_device_are_not_known_while_tracing(mesh):
     with pytest.raises(TraceError, match=r"The elements of f64\[2\] per device are not known"):
         sw.sjit(sw.shard_map(lambda v: v * v.values()[0], mesh, P("x"), P("x")), mesh=mesh)(X)
+
+
+# -- loops and choices ----------------------------------------------------------------------------------------------------
+
+
+def rounds(v):
+    """A loop that captures a tensor per device and has a collective."""
+    (total, own), _ = sw.scan(
+        lambda state, _: ((c.all_reduce(state[0], "x") + v, state[1] * 2), None), (v, v), length=3
+    )
+    return total + own
+
+
+def until_the_sum_is_large(v):
+    """Each device leaves the loop by its own data; the second loop by what all hold."""
+    own = sw.while_loop(lambda s: np.add.reduce(s) < 20, lambda s: s * 2 + 1, v)
+    total = c.all_reduce(np.add.reduce(v), "x")
+    both = sw.while_loop(lambda s: s[0] < 100, lambda s: (s[0] * 2, s[1] + c.all_reduce(v, "x")), (total, v))
+    return own + both[1]
+
+
+def own_branch(v):
+    return sw.cond(np.add.reduce(v) < 6, lambda: v * 10, lambda: -v)
+
+
+def by_hand(name, parts):
+    total = sum(parts)
+    if name == "rounds":
+        states = parts
+        for _ in range(3):
+            states = [sum(states) + part for part in parts]
+        return [state + part * 8 for state, part in zip(states, parts, strict=True)]
+    if name == "own_branch":
+        return [part * 10 if part.sum() < 6 else -part for part in parts]
+    made = []
+    for part in parts:
+        own, count, both = part, total.sum(), part
+        while own.sum() < 20:
+            own = own * 2 + 1
+        while count < 100:
+            count, both = count * 2, both + total
+        made.append(own + both)
+    return made
+
+
+@pytest.mark.parametrize("function", [rounds, until_the_sum_is_large, own_branch])
+def test_loops_and_choices_of_tensors_per_device(mesh, function):
+    step = sw.sjit(sw.shard_map(function, mesh, P("x"), P("x")), mesh=mesh)
+    expected = np.concatenate(by_hand(function.__name__, np.split(X, 4)))
+    assert_same(np.asarray(step(X)), expected)
+    rows = sw.measure(step, X).rows
+    assert any(row.counted for row in rows) == (function is not own_branch)
+    assert all(row.counted == row.bytes for row in rows if function is rounds)
+
+
+def test_a_collective_between_devices_that_may_decide_differently_is_refused(mesh):
+    def loop(v):
+        return sw.while_loop(lambda s: np.add.reduce(s) < 20, lambda s: c.all_reduce(s, "x"), v)
+
+    def branch(v):
+        return sw.cond(np.add.reduce(v) < 20, lambda: c.all_reduce(v, "x"), lambda: v)
+
+    for function, name in ((loop, "while_loop"), (branch, "cond")):
+        with pytest.raises(
+            ProgramError, match=rf"{name}: devices along 'x' may decide differently, but all_reduce is over"
+        ):
+            sw.sjit(sw.shard_map(function, mesh, P("x"), P("x")), mesh=mesh)(X)
+
+
+def test_a_scan_has_no_rows_per_device(mesh):
+    def rows(v):
+        return sw.scan(lambda state, row: (state, None), 0.0, v)[0]
+
+    def collected(v):
+        return sw.scan(lambda state, _: (state, state), v, length=2)[1]
+
+    for function, name in ((rows, "xs has a tensor per device"), (collected, "a tensor per device as y")):
+        with pytest.raises(ProgramError, match=name):
+            sw.sjit(sw.shard_map(function, mesh, P("x"), P("x")), mesh=mesh)(X)

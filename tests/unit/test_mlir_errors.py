@@ -187,19 +187,31 @@ def test_a_transfer_between_branches_needs_its_ends_on_them():
         _ = load(branches(SENT.format(0), RECEIVED.format(0))).program
 
 
-def test_loops_of_the_local_view_are_unrolled():
-    body = """%c0 = arith.constant 0 : index
+COUNTED = """%c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
   %n = arith.constant {} : index
   %y = scf.for %i = %c0 to %n step %c1 iter_args(%a = %x) -> (tensor<2xf32>) {{
-    %b = mesh.all_reduce %a on @m mesh_axes = [0] : tensor<2xf32> -> tensor<2xf32>
+    {}
     scf.yield %b : tensor<2xf32>
   }}"""
-    assert on_devices(load(body.format(2))) == [8, 12, 16, 20] * 2
+
+
+@pytest.mark.parametrize("engine", ["numpy", "literal", "torch"])
+def test_loops_of_the_local_view_are_loops_of_the_program(engine):
+    reduced = "%b = mesh.all_reduce %a on @m mesh_axes = [0] : tensor<2xf32> -> tensor<2xf32>"
+    fn = load(COUNTED.format(2, reduced), engine=engine)
+    assert on_devices(fn) == [8, 12, 16, 20] * 2
+    assert mlir.dumps(fn.program).count("shard.all_reduce") == 1
+    assert len(load(COUNTED.format(10**9, reduced)).program.nodes) < 5
+
+
+def test_a_loop_of_the_local_view_whose_counter_is_read_is_unrolled():
+    rooted = "%b = mesh.broadcast %a on @m mesh_axes = [1] root = [%i] : (tensor<2xf32>, index) -> tensor<2xf32>"
+    assert on_devices(load(COUNTED.format(3, rooted))) == [0] * 4 + [4] * 4
     with pytest.raises(
         MLIRError, match=r"The loop has 1,000,000,000 rounds; in the local view at most 10,000 are unrolled"
     ):
-        _ = load(body.format(10**9)).program
+        _ = load(COUNTED.format(10**9, rooted)).program
 
 
 def test_integers_divide_and_compare_as_mlir_says():
@@ -331,6 +343,60 @@ def test_run_takes_inputs(file, tmp_path, capsys):
     assert "No such file" in capsys.readouterr().err
     assert main(["run", str(file), "--engine", "abacus"]) == 1
     assert "engine" in capsys.readouterr().err
+
+
+MIXED = """
+mesh.mesh @m(shape = 4)
+func.func @f(%x: tensor<?x4xf32>, %v: tensor<4xf32>) -> (tensor<?x4xf32>, tensor<4xf32>) {
+  %y = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<?x4xf32> -> tensor<?x4xf32>
+  %z = mesh.all_reduce %v on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+  return %y, %z : tensor<?x4xf32>, tensor<4xf32>
+}"""
+
+
+def test_run_tells_inputs_of_each_device_by_their_rank(tmp_path, capsys):
+    """A 4x4 matrix is one tensor for the first argument, and one for each of four devices for the second."""
+    text, square, row = tmp_path / "mixed.mlir", tmp_path / "square.npy", tmp_path / "row.npy"
+    text.write_text(MIXED)
+    np.save(square, np.arange(16, dtype=np.float32).reshape(4, 4))
+    np.save(row, np.arange(4, dtype=np.float32))
+    out = tmp_path / "out.npz"
+    options = ["--output", str(out), "--explain"]
+    assert main(["run", str(text), "--input", str(square), str(square), *options]) == 0
+    assert "all_reduce" in capsys.readouterr().out
+    stored = np.load(out)
+    np.testing.assert_array_equal(stored["result0"][0], 4 * np.load(square))
+    np.testing.assert_array_equal(stored["result1"][0], np.load(square).sum(0))
+    assert main(["run", str(text), "--input", str(square), str(row), "--output", str(out)]) == 0
+    np.testing.assert_array_equal(np.load(out)["result1"][2], 4 * np.load(row))
+    capsys.readouterr()
+    three = tmp_path / "three.npy"
+    np.save(three, np.zeros((3, 4), np.float32))
+    assert main(["run", str(text), "--input", str(square), str(three)]) == 1
+    assert "three.npy has shape (3, 4): the first dim is not the number of devices, 4." in capsys.readouterr().err
+
+
+def test_files_that_are_no_arguments_are_named(file, tmp_path, capsys):
+    several, empty, noise = tmp_path / "several.npz", tmp_path / "empty.npy", tmp_path / "noise.mlir"
+    np.savez(several, a=np.zeros(2))
+    empty.write_bytes(b"")
+    noise.write_bytes(b"\x9d\xff")
+    for given, message in ((several, "holds several arrays"), (empty, "can't be read as a .npy file")):
+        assert main(["run", str(file), "--input", str(given)]) == 1
+        assert f"shardwright run: {given} {message}" in capsys.readouterr().err
+    for command in (["run"], ["mlir", "verify"], ["mlir", "partition"], ["mlir", "convert", "--to", "mesh"]):
+        assert main([*command, str(noise)]) == 1
+        assert f"{noise} is not a text in UTF-8: invalid start byte at byte 0." in capsys.readouterr().err
+
+
+def test_commands_without_what_they_need_exit_with_2(file, capsys):
+    for command in (["run"], ["mlir"], ["mlir", "verify"], ["mlir", "convert", str(file)]):
+        with pytest.raises(SystemExit) as caught:
+            main(command)
+        assert caught.value.code == 2
+        assert "the following arguments are required" in capsys.readouterr().err
+    assert main([]) == 0
+    assert "usage: shardwright" in capsys.readouterr().out
 
 
 def test_mlir_verify_convert_and_partition(file, tmp_path, capsys):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from shardwright.engines.chains import ChainLine, chained, line_of
+from shardwright.engines.deciding import choose, repeat
 from shardwright.engines.whole import fetching
 from shardwright.plan import (
     Choice,
@@ -196,9 +197,9 @@ class Compiler:
         if isinstance(what, Each):
             return lambda *data: what.run(engine, *data)
         if isinstance(what, Choice):
-            return _choice(what, self.function(what.true), self.function(what.false))
+            return _bared(choose(engine, what, self.function(what.true), self.function(what.false)))
         if isinstance(what, While):
-            return _while(what, self.function(what.condition), self.function(what.body))
+            return _bared(repeat(engine, what, self.function(what.condition), self.function(what.body)))
         assert isinstance(what, Scan), what
         return self._scan(what)
 
@@ -314,25 +315,8 @@ def _bare(values: Any) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def _choice(what: Choice, true: Runner, false: Runner) -> Runner:
-    shared, own = what.shared, what.shared + what.captured
-
-    def run(flag: Any, *data: Any) -> Any:
-        return _bare(true(*data[:own]) if bool(flag.ravel()[0]) else false(*data[:shared], *data[own:]))
-
-    return run
-
-
-def _while(what: While, condition: Runner, body: Runner) -> Runner:
-    count, own = what.carried, what.carried + what.captured
-
-    def run(*data: Any) -> Any:
-        state, inside, outside = data[:count], data[count:own], data[own:]
-        while bool(condition(*state, *outside)[0].ravel()[0]):
-            state = body(*state, *inside)
-        return _bare(state)
-
-    return run
+def _bared(function: Runner) -> Runner:
+    return lambda *data: _bare(function(*data))
 
 
 def scanned(engine: Any, what: Scan, body: Runner) -> Runner:

@@ -24,6 +24,7 @@ from shardwright.collectives import (
 )
 from shardwright.collectives import Reduce as CollectiveReduce
 from shardwright.engines.compiled import scanned
+from shardwright.engines.deciding import choose, repeat
 from shardwright.engines.lanes import Lanes, stack, tensors
 from shardwright.engines.mailbox import Mailbox, received
 from shardwright.engines.parts import apart, cut, join
@@ -334,25 +335,14 @@ class Literal(LaneViews):
         if isinstance(what, Each):
             return (what.run(self, *data),)
         if isinstance(what, Choice):
-            own = what.shared + what.captured
-            flag, *rest = data
-            taken = what.true if _flag(flag) else what.false
-            return self.interpreter(taken, watch)(
-                *(rest[:own] if taken is what.true else [*rest[: what.shared], *rest[own:]])
-            )
+            return choose(self, what, self.interpreter(what.true, watch), self.interpreter(what.false, watch))(*data)
         if isinstance(what, While):
-            return self._while(what, data, watch)
+            return repeat(self, what, self.interpreter(what.condition, watch), self.interpreter(what.body, watch))(
+                *data
+            )
         assert isinstance(what, Scan), what
         made = scanned(self, what, self.interpreter(what.body, watch))(*data)
         return made if isinstance(made, tuple) else (made,)
-
-    def _while(self, what: While, data: Sequence[Any], watch: Any) -> Sequence[Any]:
-        own = what.carried + what.captured
-        state, inside, outside = data[: what.carried], data[what.carried : own], data[own:]
-        condition, body = self.interpreter(what.condition, watch), self.interpreter(what.body, watch)
-        while _flag(condition(*state, *outside)[0]):
-            state = body(*state, *inside)
-        return state
 
     def lanes(self, data: Store, layout: Layout) -> Lanes:
         """The shards as a tensor per device."""
@@ -452,8 +442,3 @@ def _bound(collective: Collective, lanes: Lanes) -> Collective:
     for shape in lanes.shapes():
         bound = collective.bind(mesh, shape, dtype, uneven=isinstance(collective, Scatter))
     return bound
-
-
-def _flag(data: Store) -> bool:
-    """A boolean that every device holds: what the first says, all say."""
-    return bool(data.parts[0])

@@ -1,6 +1,6 @@
 """Two branches that devices take by a condition of their own, walked in step up to their ends."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,11 @@ from shardwright.mlir.fields import axes, short_name
 from shardwright.mlir.values import LocalView, Value
 
 Walk = Generator[Request, Value, list[Value]]
+
+
+def path_shown(source: Any, path: Iterable[Operation]) -> str:
+    """The collectives that a path comes to."""
+    return " → ".join(f"{short_name(op)} {list(axes(op))} (line {source.line_number(op)})" for op in path) or "none"
 
 
 class Apart:
@@ -100,10 +105,7 @@ class Apart:
 
     def _refused(self) -> MLIRError:
         source = self.reader.source
-        shown = [
-            " → ".join(f"{short_name(op)} {list(axes(op))} (line {source.line_number(op)})" for op in path) or "none"
-            for path in self.paths
-        ]
+        shown = [path_shown(source, path) for path in self.paths]
         error: MLIRError = source.error(
             f"Devices take different branches here, and the branches come to different collectives, so devices would wait "
             f"for one another for ever. Then: {shown[0]}. Else: {shown[1]}. Move the collectives out of the branches, or "

@@ -121,7 +121,10 @@ class _ShardingAttr(ParametrizedAttribute):
         return b.SymbolRefAttr(name), axes, _integers(partial), b.StringAttr(kind)
 
     def print_parameters(self, printer: Printer) -> None:
-        printer.print_string("<…>")
+        lists = [[n.value.data for n in axes] for axes in self.axes]
+        partial = [n.value.data for n in self.partial]
+        more = f", partial = {self.kind.data}{partial}" if partial else ""
+        printer.print_string(f"<@{self.mesh.root_reference.data}, {lists}{more}>")
 
 
 def _attribute(dialect: str, base: type[ParametrizedAttribute], name: str) -> Any:

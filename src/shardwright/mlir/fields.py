@@ -29,6 +29,11 @@ def field(op: Operation, name: str) -> Any:
     return op.properties.get(spelled, op.attributes.get(spelled))
 
 
+def is_uniform(op: Operation) -> bool:
+    """Whether an scf.if or scf.while says that all devices decide alike."""
+    return "uniform" in op.attributes
+
+
 def integers(attribute: Any) -> tuple[int, ...]:
     """The integers of an array attribute; () without one."""
     if attribute is None:

@@ -1,17 +1,20 @@
-"""scf.for and scf.while: loops of the program in the global view, unrolled in the local one."""
+"""scf.for and scf.while as loops of the program; those of the local view whose counter is read are unrolled."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from xdsl.dialects import builtin as b
 from xdsl.ir import Block, Operation
 
+from shardwright.errors import MLIRError
 from shardwright.lines import located
-from shardwright.mlir.branches import Walk
+from shardwright.mlir.branches import Walk, path_shown
+from shardwright.mlir.fields import is_uniform
 from shardwright.mlir.values import GlobalView, Value
-from shardwright.program import scan, while_loop
+from shardwright.program import repeated, scan
 from shardwright.xla import is_known, splat
 
-MOST_ROUNDS = 10_000  # that a loop of the local view may have
+MOST_ROUNDS = 10_000  # of a loop that is unrolled
 
 
 class Loops:
@@ -28,12 +31,15 @@ class Loops:
         known = all(map(is_known, (lower, upper, step)))
         if known and int(step) <= 0:
             raise self.source.error(f"The step of the loop is {int(step)}; it must be positive.", op)
-        if isinstance(self.view, GlobalView):
+        unrolled = known and (block.args[0].uses or not _on_tensors(op.operands[3:]))
+        if isinstance(self.view, GlobalView) or not (unrolled or self._in_step(op)):
             with located(self.source.line_of(op)), reader.blamed(op):
-                return self._looped(block, (lower, upper, step), carried, known)
+                return self._looped(op, block, (lower, upper, step), carried, known)
         if not known:
             raise self.source.error(
-                "The bounds of the loop differ between devices or depend on data. Use constants.", op
+                "The bounds of the loop differ between devices or depend on data, and collectives in it are walked in step "
+                "with another branch. Use constants, or move the loop out of the branch.",
+                op,
             )
         rounds = range(int(lower), int(upper), int(step))
         if len(rounds) > MOST_ROUNDS:
@@ -44,14 +50,18 @@ class Loops:
             carried = yield from reader.block(block, [splat(at, (), lower.dtype), *carried])
         return carried
 
-    def _looped(self, block: Block, bounds: Any, carried: list[Value], known: bool) -> list[Value]:
-        """A loop of the global view, as a loop of the program."""
+    def _in_step(self, op: Operation) -> bool:
+        """Whether collectives of a loop must meet those of another branch, so that the loop is unrolled."""
+        return bool(self.reader.in_step) and any(True for _ in self.reader.collectives(op))
+
+    def _looped(self, op: Operation, block: Block, bounds: Any, carried: list[Value], known: bool) -> list[Value]:
+        """A loop of the program."""
         lower, upper, step = bounds
 
         def body(at: Value, values: Sequence[Value]) -> tuple[Value, ...]:
-            return self._lifted(self.reader.driven(self.reader.block(block, [at, *values])))
+            return self._run(block, [at, *values])
 
-        start = self._lifted(carried)
+        start = self.reader.lifted(carried)
         if known:
             rounds = len(range(int(lower), int(upper), int(step)))
             if not block.args[0].uses:  # nothing reads the counter, so it is not carried
@@ -70,51 +80,82 @@ class Loops:
         def once(state: Any) -> Any:
             return self.view.row("add", state[0], step), body(state[0], state[1])
 
-        _, made = while_loop(again, once, (self.view.lifted(lower), start))
+        _, made = self._repeated(op, again, once, (self.view.lifted(lower), start))
         return list(made)
 
-    def _lifted(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        return tuple(map(self.view.lifted, values))
+    def _run(self, block: Block, values: Sequence[Value]) -> tuple[Value, ...]:
+        return self.reader.lifted(self.reader.driven(self.reader.block(block, values)))
 
     # -- scf.while ----------------------------------------------------------------------------------------------------
 
     def conditional(self, op: Operation) -> Walk:
         """scf.while: the first region gives a condition and values, the second takes these to the next round."""
         carried = [self.reader.values[x] for x in op.operands]
-        if isinstance(self.view, GlobalView):
-            with located(self.source.line_of(op)), self.reader.blamed(op):
-                return self._while(op, carried)
         before, after = (region.block for region in op.regions)
-        for _ in range(MOST_ROUNDS + 1):
-            test, *values = yield from self.reader.block(before, carried)
-            if not is_known(test):
+        in_step = self._in_step(op)
+        if in_step or not (isinstance(self.view, GlobalView) or _on_tensors(op.operands)):
+            for _ in range(MOST_ROUNDS + 1):  # rounds whose condition is known
+                test, *values = yield from self.reader.block(before, carried)
+                if not is_known(test):
+                    break
+                if not bool(test):
+                    return values
+                carried = yield from self.reader.block(after, values)
+            else:
                 raise self.source.error(
-                    "The condition of the loop depends on data, and the local view unrolls loops. Use scf.for with constant "
-                    "bounds, or the global view.",
+                    f"The loop has more than {MOST_ROUNDS:,} rounds; in the local view at most that many are unrolled.",
                     op,
                 )
-            if not bool(test):
-                return values
-            carried = yield from self.reader.block(after, values)
-        raise self.source.error(
-            f"The loop has more than {MOST_ROUNDS:,} rounds; in the local view at most that many are unrolled.", op
-        )
+            if in_step:
+                raise self.source.error(
+                    "The condition of the loop depends on data, and collectives in it are walked in step with another branch. "
+                    "Use scf.for with constant bounds, or move the loop out of the branch.",
+                    op,
+                )
+        with located(self.source.line_of(op)), self.reader.blamed(op):
+            return self._while(op, carried)
 
     def _while(self, op: Operation, carried: Sequence[Value]) -> list[Value]:
         before, after = (region.block for region in op.regions)
         last = before.last_op
         assert last is not None
-
-        def run(block: Block, values: Sequence[Value]) -> tuple[Value, ...]:
-            return self._lifted(self.reader.driven(self.reader.block(block, values)))
-
         if list(last.operands[1:]) == list(before.args):  # what goes on is what came in
-            made = while_loop(
-                lambda state: run(before, state)[0], lambda state: run(after, state), self._lifted(carried)
+            made = self._repeated(
+                op,
+                lambda state: self._run(before, state)[0],
+                lambda state: self._run(after, state),
+                self.reader.lifted(carried),
             )
             return list(made)
 
         def once(state: Any) -> Any:
-            return run(before, run(after, state[1:]))
+            return self._run(before, self._run(after, state[1:]))
 
-        return list(while_loop(lambda state: state[0], once, run(before, carried))[1:])
+        return list(self._repeated(op, lambda state: state[0], once, self._run(before, carried))[1:])
+
+    def _repeated(self, op: Operation, again: Any, once: Any, start: Any) -> Any:
+        """A loop whose rounds depend on data; a collective in it must be between devices that leave it together."""
+
+        def test(state: Any) -> Any:
+            flag = again(state)
+            varies = getattr(flag, "varies", ())
+            if not is_uniform(op) and any(not {*varies}.isdisjoint(over) for _, over in self.reader.collectives(op)):
+                raise self._refused(op)
+            return flag
+
+        return repeated(self.view.trace, test, once, start, is_uniform(op))
+
+    def _refused(self, op: Operation) -> MLIRError:
+        shown = path_shown(self.source, (inner for inner, _ in self.reader.collectives(op)))
+        error: MLIRError = self.source.error(
+            f"Devices may leave this loop after different numbers of rounds, and its rounds come to collectives, so devices "
+            f"would wait for one another for ever. One more round: {shown}. Leaving: none. Reduce the condition over the axes "
+            f"of these collectives, or move the collectives out of the loop.",
+            op,
+        )
+        return error
+
+
+def _on_tensors(values: Sequence[Any]) -> bool:
+    """Whether all values are tensors: an index that a loop carries may be known in every round."""
+    return all(isinstance(value.type, b.TensorType) for value in values)

@@ -5,7 +5,7 @@ that two branches of a condition that differs between devices can be walked in s
 the same collective; where the branches come to different ones the program is refused, as real devices would wait for ever.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from shardwright.mlir.communication import (
     DEVICES,
     QueryKey,
     Request,
+    axis_names,
     collective_of,
     device_coords,
     halo_update,
@@ -32,7 +33,7 @@ from shardwright.mlir.communication import (
     sharding_from_operation,
 )
 from shardwright.mlir.dialects import DYNAMIC
-from shardwright.mlir.fields import axes, field, integers, mixed, short_name
+from shardwright.mlir.fields import axes, axis_lists, field, integers, is_uniform, mixed, short_name
 from shardwright.mlir.looping import MOST_ROUNDS, Loops
 from shardwright.mlir.parsing import Source
 from shardwright.mlir.shaping import Shaping, constant
@@ -40,7 +41,7 @@ from shardwright.mlir.structured import Structured
 from shardwright.mlir.text import with_default_offsets
 from shardwright.mlir.types import dtype_of, element_of, sizes_of, tensor_name
 from shardwright.mlir.values import GlobalView, LocalView, Value, View
-from shardwright.program import cond
+from shardwright.program import chosen
 from shardwright.sharding import Sharding
 from shardwright.xla import is_known
 
@@ -63,6 +64,7 @@ class Reader:
         self.values: dict[SSAValue, Any] = {}  # a Value, or a Sharding
         self.loops = Loops(self)
         self._walked = self._depth = 0
+        self.in_step = 0  # choices around, both of whose branches are walked in step
 
     def call(self, function: Operation, arguments: Sequence[Value]) -> list[Value]:
         """The results of a function."""
@@ -298,19 +300,52 @@ class Reader:
         if is_known(test):
             taken = blocks[0] if bool(test) else blocks[1]
             return [] if taken is None else (yield from self.block(taken, ()))
-        if isinstance(self.view, GlobalView):
+        if self._is_choice(op, test):
             with located(self.source.line_of(op)), self.blamed(op):
-                branches = [lambda block=block: tuple(self.driven(self.block(block, ()))) for block in blocks if block]
-                made = cond(test, branches[0], branches[1] if len(branches) > 1 else tuple)
-            return list(made)
+                branches = [
+                    lambda block=block: self.lifted(self.driven(self.block(block, ()))) for block in blocks if block
+                ]
+                other = branches[1] if len(branches) > 1 else tuple
+                return list(chosen(self.view.trace, test, branches[0], other, (), is_uniform(op)))
         for block in blocks:
             count = len(block.last_op.operands) if block is not None and block.last_op is not None else 0
             self._check_count(
                 op, count, len(op.results), "has a branch that yields {} values, but the text declares {}"
             )
         one, two = (self._branch(block) for block in blocks)
+        self.in_step += 1
         results = yield from Apart(self, op, test).walk(one, two)
+        self.in_step -= 1
         return results
+
+    def _is_choice(self, op: Operation, test: Value) -> bool:
+        """Whether an scf.if is a choice of the program. Otherwise both branches are walked in step: where the condition is
+        known for every device, and where their collectives are between devices that may take different branches."""
+        if not isinstance(self.view, LocalView):
+            return True
+        if self.view.per_device(test) is not None:
+            return False
+        asked = list(self.collectives(op))
+        if not asked or self.in_step:
+            return not asked
+        varies = set() if is_uniform(op) else set(test.varies)
+        return all(varies.isdisjoint(over) for _, over in asked)
+
+    def collectives(self, op: Operation, seen: tuple[str, ...] = ()) -> Iterator[tuple[Operation, tuple[str, ...]]]:
+        """The collectives in an operation's regions and in functions called there, each with its axes."""
+        for inner in op.walk():
+            name = short_name(inner)
+            if name in COLLECTIVES:
+                over = axes(inner) if name != "update_halo" else sum(axis_lists(field(inner, "split_axes")), ())
+                yield inner, axis_names(self.mesh, over)
+            elif inner.name == "func.call":
+                callee = inner.properties["callee"].root_reference.data  # type: ignore[attr-defined]
+                if callee in self.functions and callee not in seen:
+                    yield from self.collectives(self.functions[callee], (*seen, callee))
+
+    def lifted(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Values of the program."""
+        return tuple(map(self.view.lifted, values))
 
     def _branch(self, block: Block | None) -> Walk:
         if block is None:

@@ -114,12 +114,13 @@ class Text:
         return f"%{self._names - 1}"
 
     def enter(self) -> None:
-        """The following lines are inside a region; constants made there are not seen outside."""
+        """The following lines are inside a region. What is written there and what is written outside don't see one another, so
+        that the text does not depend on which comes first."""
         inner: list[Statement] = []
         self.block[-1].parts.append(inner)
         self._around.append(self.block)
         self.block = inner
-        self._written.append(dict(self._written[-1]))
+        self._written.append({})
 
     def leave(self) -> None:
         """The region ends."""

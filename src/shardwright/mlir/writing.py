@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.errors import MLIRError
 from shardwright.mlir.communication import QueryKey
 from shardwright.mlir.statements import in_order, renumbered
-from shardwright.mlir.text import Lazy, Text, Typed
+from shardwright.mlir.text import Known, Lazy, Text, Typed
 from shardwright.mlir.writing_compute import Computes
 from shardwright.mlir.writing_local import Moves
 from shardwright.mlir.writing_sorting import Sorting
@@ -39,6 +39,8 @@ from shardwright.sharding import Layout, Sharding, layout_of
 
 class Writer:
     """Writes the nodes of a program; subclasses know a view."""
+
+    says_uniform = False  # whether the text says of conditions that all devices decide alike
 
     def __init__(self, text: Text) -> None:
         self.text, self.rows = text, Sorting(text)
@@ -100,9 +102,9 @@ class Writer:
     # -- control flow -------------------------------------------------------------------------------------------------
 
     def _settled(self, operands: Sequence[Typed]) -> None:
-        """Values that regions read are written before them."""
+        """Values that regions read are written before them; constants in each region of their own."""
         for x in operands:
-            if isinstance(x, Lazy):
+            if isinstance(x, Lazy) and not isinstance(x, Known):
                 _ = x.name
 
     def _results(self, like: Sequence[Typed]) -> tuple[str, list[Typed], str]:
@@ -114,7 +116,8 @@ class Writer:
     def _inside(self, program: Program, arguments: Sequence[Typed]) -> list[Typed]:
         """The nodes of a program in a region; each has its values there only."""
         saved, self.values = self.values, {}
-        made = self.body(program, arguments)
+        ready = [self.text.constant(x.array, x.shape, x.dtype) if isinstance(x, Known) else x for x in arguments]
+        made = self.body(program, ready)
         self.values = saved
         return made
 
@@ -137,7 +140,7 @@ class Writer:
         self._region(what.true, rest[:own], types)
         self.text.line("} else {")
         self._region(what.false, [*rest[: what.shared], *rest[own:]], types)
-        self.text.line("}")
+        self.text.line("} {uniform}" if self.says_uniform and what.uniform else "}")
         return values if len(values) > 1 else values[0]
 
     def _rounds(self, node: Node, what: Rounds, operands: list[Typed]) -> Any:
@@ -207,7 +210,7 @@ class Writer:
         after = fresh()
         self.text.line(f"^bb0({', '.join(f'{x.name}: {x.type}' for x in after)}):")
         self._region(what.body, [*after, *operands[what.carried : own]], types)
-        self.text.line("}")
+        self.text.line("} attributes {uniform}" if self.says_uniform and what.uniform else "}")
         return values if len(values) > 1 else values[0]
 
 
@@ -257,6 +260,8 @@ class GlobalWriter(Writer):
 
 class LocalWriter(Writer):
     """One device's tensor a value, and collectives."""
+
+    says_uniform = True
 
     def __init__(self, text: Text) -> None:
         super().__init__(text)
@@ -359,8 +364,8 @@ def written(program: Program, dialect: str, view: str | None, name: str) -> tupl
     """The line of the mesh and the text of the function."""
     if view not in (None, "global", "local"):
         raise MLIRError(f"There is no view {view!r}. Use 'global' or 'local'.")
-    text = Text(program.mesh, dialect, _axes_of(program))
     local = is_local(program) if view is None else view == "local"
+    text = Text(program.mesh, dialect, _axes_of(program, local))
     if local:
         return text.header(), _local_function(program, text, name)
     if is_local(program):
@@ -370,11 +375,12 @@ def written(program: Program, dialect: str, view: str | None, name: str) -> tupl
     return text.header(), _global_function(program, text, name)
 
 
-def _axes_of(program: Program) -> list[str]:
-    """The axes, and pieces of axes, that a program names."""
+def _axes_of(program: Program, local: bool) -> list[str]:
+    """The axes, and pieces of axes, that the text of a program names: in the global view no steps of its own."""
     found: dict[str, None] = {}
-    for stage in (program, program.stages.get("traced", program)):
-        _collect(stage, found)
+    ends = [] if local else [*program.inputs, *program.outputs]
+    found.update((axis, None) for node in ends if node.type.sharding is not None for axis in node.type.sharding.axes)
+    _collect(program if local else program.stages.get("traced", program), found)
     return list(found)
 
 

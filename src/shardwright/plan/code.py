@@ -78,12 +78,14 @@ class Fused:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """One of two codes, by a boolean that all devices hold. Inputs: the boolean, what both read, what each captures."""
+    """One of two codes, by a boolean that all devices hold, or each device its own. Inputs: the boolean, what both read, what
+    each captures."""
 
     true: "Code"
     false: "Code"
     shared: int
     captured: int  # by the first
+    uniform: bool = True  # whether all devices decide alike
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +96,7 @@ class While:
     body: "Code"
     carried: int
     captured: int  # by the body
+    uniform: bool = True  # whether all devices leave it together
 
 
 @dataclass(frozen=True, eq=False)

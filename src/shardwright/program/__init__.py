@@ -1,7 +1,7 @@
 """Programs: a function traced once, its shardings propagated, its steps explicit, its communication made less, then run."""
 
 from shardwright.program.constraints import with_sharding_annotation, with_sharding_constraint
-from shardwright.program.control import cond, scan, while_loop
+from shardwright.program.control import chosen, cond, repeated, scan, while_loop
 from shardwright.program.explaining import explained, machine_of
 from shardwright.program.explanation import Explanation
 from shardwright.program.jit import SJIT, Applied, explain, sjit
@@ -60,6 +60,7 @@ __all__ = [
     "Traced",
     "Type",
     "agree",
+    "chosen",
     "code_of",
     "compiled",
     "cond",
@@ -73,6 +74,7 @@ __all__ = [
     "measure",
     "peak_bytes",
     "received",
+    "repeated",
     "scan",
     "short_source",
     "sjit",

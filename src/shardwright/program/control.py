@@ -1,6 +1,9 @@
 """Control flow on traced values: `cond`, `while_loop` and `scan`. On concrete values they are Python's own.
 
 A branch or a body is a program of its own. What it reads from outside is captured: one more operand of the step.
+
+Values may be tensors per device. A condition is then each device's own, and devices may decide differently. A collective
+between devices that may is refused: some would wait for ever.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,36 +11,94 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.arrays import Array
+from shardwright.arrays import Array, PerDevice
 from shardwright.eager import source_line
 from shardwright.errors import ProgramError
+from shardwright.mesh import overlap
 from shardwright.numpy import stack
-from shardwright.program.node import Cond, Input, Loop, Rounds, Type
+from shardwright.plan import LocalStep
+from shardwright.program.local_tracing import TracedLocal
+from shardwright.program.node import Cond, Input, Loop, Program, Rounds, Type, programs_in
 from shardwright.program.tracing import Trace, Traced, current_trace, trace
 from shardwright.trees import flatten, paths_of, structure_of, unflatten
 
 Fn = Callable[..., Any]
+Axes = tuple[str, ...]
 
 
 class Part:
-    """A function inside a program, traced: its program, what it captures, the tree it gives."""
+    """A function inside a program, traced: its program, what it captures, the tree it gives, and the axes along which each
+    result may differ between devices."""
 
-    def __init__(self, function: Fn, tree: Any, types: Sequence[Type], names: Sequence[str], outer: Trace) -> None:
+    def __init__(
+        self,
+        function: Fn,
+        tree: Any,
+        types: Sequence[Type],
+        names: Sequence[str],
+        outer: Trace,
+        varies: Sequence[Axes],
+    ) -> None:
         made: dict[str, Any] = {}
 
         def flat(*leaves: Any) -> list[Any]:
             outs, made["tree"] = flatten(function(*unflatten(tree, list(leaves))))
-            return [_as_array(x, outer) for x in outs]
+            values = [_as_array(x, outer) for x in outs]
+            made["varies"] = [_varies(x) for x in values]
+            return values
 
-        self.program, inner = trace(flat, types, outer.mesh, names)
+        self.program, inner = trace(flat, types, outer.mesh, names, varies)
+        inner.mailbox.check(outer.mesh, "by the end of a loop or a branch")
         self.tree: Any = made["tree"]
+        self.varies: list[Axes] = made["varies"]
         self.captured = [inner.captured[node] for node in self.program.inputs[len(types) :]]
         self.types = [node.type for node in self.program.outputs]
 
 
+def _varies(x: Any) -> Axes:
+    """The axes along which devices may hold different tensors; none for an array."""
+    if not isinstance(x, PerDevice):
+        return ()
+    axes = x.varies if isinstance(x, TracedLocal) else x.mesh.axis_names
+    return tuple(axis for axis in axes if x.mesh.axis(axis).size > 1)
+
+
+def _type_of(x: Any) -> Type:
+    if isinstance(x, PerDevice):
+        return Type(x.local_shapes.largest, x.dtype, None, x.local_shapes)
+    return Type(x.shape, x.dtype)
+
+
+def _joined(*axes: Sequence[str]) -> Axes:
+    return tuple(dict.fromkeys(axis for some in axes for axis in some))
+
+
+def collectives_in(program: Program) -> list[LocalStep]:
+    """The collectives on tensors per device of a program, those of loops and choices inside it too."""
+    found = []
+    for node in program.nodes:
+        if isinstance(node.what, LocalStep):
+            found.append(node.what)
+        for part in programs_in(node.what).values():
+            found += collectives_in(part)
+    return found
+
+
+def _check_alike(what: str, parts: Sequence[Part], varies: Axes) -> None:
+    """Refuse collectives between devices that may decide differently."""
+    for part in parts:
+        for step in collectives_in(part.program):
+            if any(overlap(step.mesh.axis(one), step.mesh.axis(other)) for one in step.axes for other in varies):
+                raise ProgramError(
+                    f"{what}: devices along {', '.join(map(repr, varies))} may decide differently, but {step.name} is over "
+                    f"{', '.join(map(repr, step.axes))}, so some would wait for ever. Reduce or broadcast the condition over "
+                    f"these axes first, or move the collective outside."
+                )
+
+
 def _as_array(x: Any, outer: Trace) -> Any:
-    """A leaf as an array: scalars and host tensors are replicated."""
-    if isinstance(x, Array):
+    """A leaf as an array: scalars and host tensors are replicated. A tensor per device stays."""
+    if isinstance(x, Array | PerDevice):
         return x
     probe = outer.value(outer.graph.add(Input("probe"), (), (Type((), np.dtype(np.float64)),)))
     return probe.beside(np.asarray(x))
@@ -49,17 +110,19 @@ def _leaves(tree: Any, outer: Trace) -> tuple[list[Any], Any, list[str]]:
     return [_as_array(x, outer) for x in leaves], structure, names
 
 
-def _step(outer: Trace, what: Any, operands: Sequence[Any], types: Sequence[Type]) -> list[Any]:
+def _step(
+    outer: Trace, what: Any, operands: Sequence[Any], types: Sequence[Type], varies: Sequence[Axes] | None = None
+) -> list[Any]:
     nodes = [outer.node_of(x) for x in operands]
     node = outer.graph.add(what, nodes, types, source_line())
-    return [outer.value(outer.graph.pick(node, at)) for at in range(len(types))]
+    return [outer.result(outer.graph.pick(node, at), varies[at] if varies else ()) for at in range(len(types))]
 
 
 def _same_tree(what: str, a: Any, b: Any, types: Sequence[Type], others: Sequence[Type], names: Sequence[str]) -> None:
     if a != b:
         raise ProgramError(f"{what} give different trees: {a} and {b}. Give the same structure from both.")
     for at, (one, other) in enumerate(zip(types, others, strict=True)):
-        if one[:2] != other[:2]:
+        if one._replace(sharding=None) != other._replace(sharding=None):
             name = names[at] if at < len(names) else f"result {at}"
             raise ProgramError(f"{what}: {name!r} is {one} on one side and {other} on the other. Make both alike.")
 
@@ -74,13 +137,18 @@ def cond(pred: Any, true_fn: Fn, false_fn: Fn, *operands: Any) -> Any:
     2
     """
     outer = current_trace()
-    if outer is None or not isinstance(pred, Traced):
+    if outer is None or not isinstance(pred, Traced | TracedLocal):
         return true_fn(*operands) if bool(pred) else false_fn(*operands)
+    return chosen(outer, pred, true_fn, false_fn, operands)
+
+
+def chosen(outer: Trace, pred: Any, true_fn: Fn, false_fn: Fn, operands: Sequence[Any], uniform: bool = False) -> Any:
+    """`cond` on a traced condition; `uniform` says that it is the same on all devices though that is not seen."""
     if pred.shape != ():
         raise ProgramError(f"cond: the condition has shape {pred.shape}; it must be one boolean.")
-    given, structure = flatten(operands)
+    given, structure = flatten(tuple(operands))
     places = [
-        at for at, x in enumerate(given) if isinstance(x, Array | np.ndarray | np.generic)
+        at for at, x in enumerate(given) if isinstance(x, Array | PerDevice | np.ndarray | np.generic)
     ]  # scalars stay what they are
     leaves = [_as_array(given[at], outer) for at in places]
     names = [paths_of(operands)[at] for at in places]
@@ -94,12 +162,15 @@ def cond(pred: Any, true_fn: Fn, false_fn: Fn, *operands: Any) -> Any:
 
         return run
 
-    types = [Type(x.shape, x.dtype) for x in leaves]
+    types, known = [_type_of(x) for x in leaves], [_varies(x) for x in leaves]
     flat = structure_of(tuple(leaves))
-    yes, no = (Part(with_scalars(fn), flat, types, names, outer) for fn in (true_fn, false_fn))
+    yes, no = (Part(with_scalars(fn), flat, types, names, outer, known) for fn in (true_fn, false_fn))
     _same_tree("cond: the branches", yes.tree, no.tree, yes.types, no.types, ())
-    what = Cond(yes.program, no.program, len(leaves), len(yes.captured))
-    made = _step(outer, what, [pred, *leaves, *yes.captured, *no.captured], yes.types)
+    differs = () if uniform else _varies(pred)
+    _check_alike("cond", (yes, no), differs)
+    what = Cond(yes.program, no.program, len(leaves), len(yes.captured), not differs)
+    varies = [_joined(one, other, differs) for one, other in zip(yes.varies, no.varies, strict=True)]
+    made = _step(outer, what, [pred, *leaves, *yes.captured, *no.captured], yes.types, varies)
     return unflatten(yes.tree, made)
 
 
@@ -118,18 +189,39 @@ def while_loop(cond_fn: Fn, body_fn: Fn, init: Any) -> Any:
         while bool(cond_fn(value)):
             value = body_fn(value)
         return value
+    return repeated(outer, cond_fn, body_fn, init)
+
+
+def repeated(outer: Trace, cond_fn: Fn, body_fn: Fn, init: Any, uniform: bool = False) -> Any:
+    """`while_loop` in a program; `uniform` says that all devices leave it together though that is not seen."""
     leaves, tree, names = _leaves(init, outer)
-    types = [Type(x.shape, x.dtype) for x in leaves]
+    types = [_type_of(x) for x in leaves]
     wrapped = structure_of((unflatten(tree, leaves),))
-    test, body = (Part(fn, wrapped, types, names, outer) for fn in (cond_fn, body_fn))
-    _same_tree("while_loop: what goes in and what comes out", tree, body.tree, types, body.types, names)
-    if len(test.types) != 1 or test.types[0].shape != ():
-        raise ProgramError(
-            f"while_loop: the condition gives {', '.join(map(str, test.types))}; it must be one boolean."
-        )
-    what = Loop(test.program, body.program, len(leaves), len(body.captured), tuple(names))
-    made = _step(outer, what, [*leaves, *body.captured, *test.captured], body.types)
+    varies = [_varies(x) for x in leaves]
+    while True:  # along which axes carried values differ, to a fixed point
+        test, body = (Part(fn, wrapped, types, names, outer, varies) for fn in (cond_fn, body_fn))
+        _same_tree("while_loop: what goes in and what comes out", tree, body.tree, types, body.types, names)
+        if len(test.types) != 1 or test.types[0].shape != ():
+            raise ProgramError(
+                f"while_loop: the condition gives {', '.join(map(str, test.types))}; it must be one boolean."
+            )
+        differs = () if uniform else test.varies[0]
+        after = _widened(varies, body.varies, differs, types)
+        if after == varies:
+            break
+        varies = after
+    _check_alike("while_loop", (test, body), differs)
+    what = Loop(test.program, body.program, len(leaves), len(body.captured), tuple(names), not differs)
+    made = _step(outer, what, [*leaves, *body.captured, *test.captured], types, varies)
     return unflatten(tree, made)
+
+
+def _widened(before: Sequence[Axes], after: Sequence[Axes], differs: Axes, types: Sequence[Type]) -> list[Axes]:
+    """The axes along which carried tensors per device differ, once a round more has run."""
+    return [
+        _joined(one, other, differs) if kind.local is not None else ()
+        for one, other, kind in zip(before, after, types, strict=True)
+    ]
 
 
 def scan(body: Fn, init: Any, xs: Any = None, length: int | None = None) -> Any:
@@ -153,17 +245,29 @@ def scan(body: Fn, init: Any, xs: Any = None, length: int | None = None) -> Any:
         return _scan_now(body, init, xs, rounds)
     leaves, tree, names = _leaves(init, outer)
     rows, row_tree, _ = _leaves(xs, outer)
-    types = [Type(x.shape, x.dtype) for x in leaves]
+    if any(isinstance(x, PerDevice) for x in rows):
+        raise ProgramError("scan: xs has a tensor per device, whose rows can't be read one by one. Carry it instead.")
+    types = [_type_of(x) for x in leaves]
     each = [Type(x.shape[1:], x.dtype) for x in rows]
     row_names = [f"row of xs {i}" for i in range(len(rows))]
     pair = structure_of((unflatten(tree, leaves), unflatten(row_tree, rows)))
-    part = Part(body, pair, [*types, *each], [*names, *row_names], outer)
-    new_tree, y_tree = _halves(part.tree)
-    count = len(leaves)
-    _same_tree("scan: what goes in and what comes out", tree, new_tree, types, part.types[:count], names)
+    count, varies = len(leaves), [_varies(x) for x in leaves]
+    while True:  # along which axes carried values differ, to a fixed point
+        known = [*varies, *((),) * len(rows)]
+        part = Part(body, pair, [*types, *each], [*names, *row_names], outer, known)
+        new_tree, y_tree = _halves(part.tree)
+        _same_tree("scan: what goes in and what comes out", tree, new_tree, types, part.types[:count], names)
+        after = _widened(varies, part.varies[:count], (), types)
+        if after == varies:
+            break
+        varies = after
+    if any(kind.local is not None for kind in part.types[count:]):
+        raise ProgramError(
+            "scan: the body gives a tensor per device as y, which has no rows to stack. Carry it instead."
+        )
     made_types = [*part.types[:count], *(Type((rounds, *t.shape), t.dtype) for t in part.types[count:])]
     what = Rounds(part.program, rounds, count, len(rows), tuple(names))
-    made = _step(outer, what, [*leaves, *rows, *part.captured], made_types)
+    made = _step(outer, what, [*leaves, *rows, *part.captured], made_types, [*varies, *((),) * len(made_types)])
     return unflatten(tree, made[:count]), unflatten(y_tree, made[count:])
 
 

@@ -23,10 +23,17 @@ def lower_control(partitioner: Partitioner, node: Node, lower: Lower) -> Node:
     return _scan(partitioner, node, node.what, lower)
 
 
-def _settled(node: Node) -> Sharding:
-    """A value's sharding once its reduction is done."""
+def _settled(node: Node) -> Sharding | None:
+    """A value's sharding once its reduction is done; a tensor per device has none."""
+    if node.type.local is not None:
+        return None
     assert node.type.sharding is not None
     return node.type.sharding.replace(partial=(), halo={}).for_shape(node.type.shape)
+
+
+def _moved(partitioner: Partitioner, node: Node, there: Sharding | None, source: str) -> Node:
+    """A value in another sharding; a tensor per device as it is."""
+    return node if there is None else moved(partitioner.graph, node, there, source)
 
 
 def _cond(partitioner: Partitioner, node: Node, what: Cond, lower: Lower) -> Node:
@@ -35,8 +42,9 @@ def _cond(partitioner: Partitioner, node: Node, what: Cond, lower: Lower) -> Nod
     shared = [_settled(x) for x in rest[: what.shared]]
     one = lower(what.true, [*shared, *map(_settled, rest[what.shared : own])])
     other = lower(what.false, [*shared, *map(_settled, rest[own:])], [n.type.sharding for n in one.outputs])
-    whole = moved(partitioner.graph, first, Sharding(partitioner.program.mesh), node.source)
-    ready = [moved(partitioner.graph, x, _settled(x), node.source) for x in rest]
+    everywhere = None if first.type.local is not None else Sharding(partitioner.program.mesh)
+    whole = _moved(partitioner, first, everywhere, node.source)
+    ready = [_moved(partitioner, x, _settled(x), node.source) for x in rest]
     types = [n.type for n in one.outputs]
     return partitioner.graph.add(replace(what, true=one, false=other), [whole, *ready], types, node.source)
 
@@ -47,8 +55,8 @@ def _while(partitioner: Partitioner, node: Node, what: Loop, lower: Lower) -> No
     body = _Body(partitioner, what.body, values[:own], what.carried, what.carried, what.names, node.source, lower)
     rest = values[own:]
     check = lower(what.condition, [*body.shardings, *map(_settled, rest)], [Sharding(partitioner.program.mesh)])
-    ready = [moved(partitioner.graph, x, _settled(x), node.source) for x in rest]
-    types = [Type(t.shape, t.dtype, s) for t, s in zip(node.types, body.shardings, strict=True)]
+    ready = [_moved(partitioner, x, _settled(x), node.source) for x in rest]
+    types = [t._replace(sharding=s) for t, s in zip(node.types, body.shardings, strict=True)]
     made = replace(what, condition=check, body=body.program)
     return partitioner.graph.add(made, [*body.carried, *body.captured, *ready], types, node.source)
 
@@ -59,7 +67,7 @@ def _scan(partitioner: Partitioner, node: Node, what: Rounds, lower: Lower) -> N
     tables = [_all_rows(partitioner, x, node.source) for x in values[count:own]]
     given = [*values[:count], *map(_row_of, tables), *values[own:]]
     body = _Body(partitioner, what.body, given, count, own, what.names, node.source, lower)
-    types = [Type(t.shape, t.dtype, s) for t, s in zip(node.types[:count], body.shardings, strict=True)]
+    types = [t._replace(sharding=s) for t, s in zip(node.types[:count], body.shardings, strict=True)]
     for made in body.program.outputs[count:]:
         assert made.type.sharding is not None
         types.append(Type((what.rounds, *made.type.shape), made.type.dtype, _with_rows(made.type.sharding)))
@@ -71,6 +79,7 @@ def _scan(partitioner: Partitioner, node: Node, what: Rounds, lower: Lower) -> N
 def _all_rows(partitioner: Partitioner, node: Node, source: str) -> Node:
     """A table with all rows on every device; gathering them is an implicit gather."""
     here = _settled(node)
+    assert here is not None
     cuts = {d: here.offsets_of(d) for d in range(1, here.ndim) if here.offsets_of(d)}
     there = Sharding(here.mesh, P(None, *here.dims[1:]), offsets=cuts).for_shape(node.type.shape)
     assert node.type.sharding is not None
@@ -86,6 +95,7 @@ def _all_rows(partitioner: Partitioner, node: Node, source: str) -> Node:
 def _row_of(node: Node) -> Node:
     """A value that stands for one row of a table."""
     here = _settled(node)
+    assert here is not None
     cuts = {d - 1: here.offsets_of(d) for d in range(1, here.ndim) if here.offsets_of(d)}
     shape = node.type.shape[1:]
     sharding = Sharding(here.mesh, P(*here.dims[1:]), offsets=cuts).for_shape(shape)
@@ -129,13 +139,14 @@ class _Body:
             if better == rest[fixed - count :]:
                 break
             rest[fixed - count :] = better
-        graph = partitioner.graph
         self.shardings, self.program = here, final
-        self.carried = [moved(graph, x, s, source) for x, s in zip(values[:count], here, strict=True)]
-        self.captured = [moved(graph, x, s, source) for x, s in zip(values[fixed:], rest[fixed - count :], strict=True)]
+        self.carried = [_moved(partitioner, x, s, source) for x, s in zip(values[:count], here, strict=True)]
+        self.captured = [
+            _moved(partitioner, x, s, source) for x, s in zip(values[fixed:], rest[fixed - count :], strict=True)
+        ]
 
     def _check_constraints(
-        self, program: Program, values: Sequence[Node], here: Sequence[Sharding], names: Sequence[str]
+        self, program: Program, values: Sequence[Node], here: Sequence[Sharding | None], names: Sequence[str]
     ) -> None:
         for at, (node, sharding) in enumerate(zip(program.outputs, here, strict=False)):
             there = node.what.sharding if isinstance(node.what, Constrain) else None
@@ -147,7 +158,7 @@ class _Body:
                 )
 
 
-def _hoisted(final: Program, fixed: int, now: Sequence[Sharding]) -> list[Sharding]:
+def _hoisted(final: Program, fixed: int, now: Sequence[Sharding | None]) -> list[Sharding | None]:
     """Where captured values should lie: as the body's first move would leave them, if all it does with them is to move
     them there. The move then happens once, outside."""
     users = final.users

@@ -142,24 +142,33 @@ class Compute:
 
 @dataclass(frozen=True, eq=False)
 class Cond:
-    """A choice between two programs. Operands: the condition, what both read, what the first captures, what the second does."""
+    """A choice between two programs. Operands: the condition, what both read, what the first captures, what the second does.
+
+    The condition is one boolean that all devices hold, or one of each device's own. If it is not `uniform`, devices may take
+    different branches, and then no collective is between devices that do.
+    """
 
     true: "Program"
     false: "Program"
     shared: int
     captured: int
+    uniform: bool = True
     name: str = "cond"
 
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A body that runs while a condition holds. Operands: what is carried, what the body captures, what the condition does."""
+    """A body that runs while a condition holds. Operands: what is carried, what the body captures, what the condition does.
+
+    If it is not `uniform`, devices may leave it after different numbers of rounds; then no collective is between such devices.
+    """
 
     condition: "Program"
     body: "Program"
     carried: int
     captured: int
     names: tuple[str, ...]
+    uniform: bool = True
     name: str = "while_loop"
 
 
@@ -446,7 +455,7 @@ class Written(NamedTuple):
 
 def is_effect(node: Node) -> bool:
     """Whether a node stays though no output needs it: transfers between devices are not pure."""
-    return isinstance(node.what, SendRecv)
+    return isinstance(node.what, SendRecv) or any(part.effects for part in programs_in(node.what).values())
 
 
 def _written(program: Program) -> list[str]:

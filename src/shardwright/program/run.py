@@ -52,9 +52,9 @@ def _payload(node: Node) -> Any:
     if isinstance(what, Compute):
         return what.local
     if isinstance(what, Cond):
-        return Choice(code_of(what.true)[0], code_of(what.false)[0], what.shared, what.captured)
+        return Choice(code_of(what.true)[0], code_of(what.false)[0], what.shared, what.captured, what.uniform)
     if isinstance(what, Loop):
-        return While(code_of(what.condition)[0], code_of(what.body)[0], what.carried, what.captured)
+        return While(code_of(what.condition)[0], code_of(what.body)[0], what.carried, what.captured, what.uniform)
     if isinstance(what, Rounds):
         tables = tuple(layout(x) for x in node.nodes[what.carried : what.carried + what.tables])
         stacked = tuple((layout(node, at), kind.dtype) for at, kind in enumerate(node.types) if at >= what.carried)

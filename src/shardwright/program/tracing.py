@@ -130,7 +130,7 @@ class Trace:
         self.parent = current_trace()
         self.mailbox = Mailbox()  # sends of tensors per device that wait for their recv
         self.constants: dict[Node, Array] = {}
-        self.captured: dict[Node, Array] = {}  # inputs of an inner trace -> values from outside
+        self.captured: dict[Node, Any] = {}  # inputs of an inner trace -> values from outside
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._rules: dict[Any, tuple[Rule, tuple[Type, ...]]] = {}  # by operation, kinds of operands and attributes
 
@@ -148,13 +148,9 @@ class Trace:
         )
 
     def local_node(self, x: TracedLocal) -> Node:
-        """The node of a tensor per device; loops and choices can't read one from outside."""
+        """The node of a tensor per device; a loop or a choice captures those from outside."""
         x.trace.recorder_of(x)
-        if x.trace is not self:
-            raise TraceError(
-                f"{x.node.type} comes from outside of a loop or a choice. Bring it in as an array, or use shard_map inside."
-            )
-        return x.node
+        return x.node if x.trace is self else self._capture(x, x.node.type, id(x.node))
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
         """A layout to be held until there is one: whole, and equal to no layout of an array."""
@@ -170,12 +166,13 @@ class Trace:
         result._layout, result._dtype, result.node, result.trace = self.layout(shape), dtype, node, self
         return result
 
-    def input(self, number: int, kind: Type) -> Any:
-        """A new input: an array, or a tensor per device."""
-        node = self.graph.input(number, kind)
-        if kind.local is not None:
-            return LocalTrace(self).value(node, self.mesh.axis_names)
-        return self.value(node)
+    def input(self, number: int, kind: Type, varies: tuple[str, ...] | None = None) -> Any:
+        """A new input: an array, or a tensor per device, which may differ along all axes or those given."""
+        return self.result(self.graph.input(number, kind), self.mesh.axis_names if varies is None else varies)
+
+    def result(self, node: Node, varies: tuple[str, ...]) -> Any:
+        """The value of a node: an array, or a tensor per device that may differ along axes."""
+        return self.value(node) if node.type.local is None else LocalTrace(self).value(node, varies)
 
     def node_of(self, x: Any) -> Any:
         """The node of a value; concrete arrays become constants, scalars stay."""
@@ -189,7 +186,7 @@ class Trace:
             x.recorder()  # refuses values of programs that are over
             if x.trace is self:
                 return x.node
-            return self._capture(x, id(x.node))
+            return self._capture(x, Type(x.shape, x.dtype), id(x.node))
         if not isinstance(x, Array):
             return x
         if x.mesh != self.mesh:
@@ -197,14 +194,14 @@ class Trace:
                 f"A program on {self.mesh} reads {x.summary()}, which is on another mesh. Reshard it first."
             )
         if self.parent is not None:  # the outermost function holds it, and reads it anew at every call
-            return self._capture(x, id(x))
+            return self._capture(x, Type(x.shape, x.dtype), id(x))
         node = self.graph.add(Constant(id(x)), (), (Type(x.shape, x.dtype, x.sharding),))
         self.constants[node] = x
         return node
 
-    def _capture(self, x: Array, key: int) -> Node:
+    def _capture(self, x: Any, kind: Type, key: int) -> Node:
         """The input that stands for a value from outside; as that value is now, whatever its variable becomes."""
-        node = self.graph.add(Input(("captured", key)), (), (Type(x.shape, x.dtype),))
+        node = self.graph.add(Input(("captured", key)), (), (kind,))
         if node not in self.captured:
             self.captured[node] = x.trace.value(x.node) if isinstance(x, Traced) else x
         return node
@@ -259,11 +256,16 @@ def current_trace() -> Trace | None:
 
 
 def trace(
-    function: Callable[..., Sequence[Any]], types: Sequence[Type], mesh: Mesh, names: Sequence[str]
+    function: Callable[..., Sequence[Any]],
+    types: Sequence[Type],
+    mesh: Mesh,
+    names: Sequence[str],
+    varies: Sequence[tuple[str, ...] | None] = (),
 ) -> tuple[Program, Trace]:
-    """The program of a function from arrays, one per type, to a flat sequence of arrays and scalars."""
+    """The program of a function from arrays, one per type, to a flat sequence of arrays and scalars; `varies` has the axes
+    along which tensors per device may differ, all by default."""
     made = Trace(mesh)
-    inputs = [made.input(i, t) for i, t in enumerate(types)]
+    inputs = [made.input(i, t, varies[i] if varies else None) for i, t in enumerate(types)]
     nodes = [x.node for x in inputs]  # x += 1 gives a variable another
     token = _current.set(made)
     try:
