@@ -217,7 +217,7 @@ def auto(
     >>> x, w = ShapeDtype((512, 4096), np.float32), ShapeDtype((4096, 4096), np.float32)
     >>> plan = auto(lambda x, w: x @ w, mesh, x, w, fixed={"x": P("dp")})
     >>> plan.places["w"].spec, plan.gap
-    (P(None, None), 0.0)
+    (P(None, 'tp'), 0.0)
 
     - Arguments may be abstract; arrays that have shardings keep them.
     - `fixed` has shardings by name, `rules` a sharding rule (or a mapping from names); what they say nothing of is open.

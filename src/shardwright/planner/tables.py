@@ -81,15 +81,15 @@ class Tables:
             for place in at:
                 shape[place] = sizes[place]
             views.append(table.reshape(shape))
-        views.sort(key=lambda view: view.size)
         if math.prod(sizes) <= AT_ONCE:
             found: Table = sum(views, start=np.zeros(sizes)).min(axis=0)
             return found
         # One option after the other: what is added up and compared stays in the processor's cache.
+        first, *more = _merged(views)
         least, total = np.full(sizes[1:], np.inf), np.empty(sizes[1:])
         for option in range(sizes[0]):
-            total.fill(0.0)
-            for view in views:
+            np.add(first[option], more[0][option] if more else 0.0, out=total)
+            for view in more[1:]:
                 total += view[option]
             np.minimum(least, total, out=least)
         return least
@@ -114,3 +114,15 @@ class Tables:
         self._picks.clear()
         for number, make in self._recipes:
             self.values[number] = make()
+
+
+def _merged(views: list[Table]) -> list[Table]:
+    """Tables with the same sum of which none is over some of the variables of another."""
+    found: list[Table] = []
+    for view in sorted(views, key=lambda view: -view.size):
+        over = next((i for i, f in enumerate(found) if np.broadcast_shapes(f.shape, view.shape) == f.shape), None)
+        if over is None:
+            found.append(view)
+        else:
+            found[over] = found[over] + view
+    return found
