@@ -1,6 +1,10 @@
 """MLIR: errors with a place, purity, control flow that differs between devices, hostile files, the command line."""
 
+import json
+import random
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -283,6 +287,70 @@ def test_maps_and_counters_of_huge_tensors_are_not_listed():
         _ = mlir.loads(HUGE.format("(d0 + 3) mod 1000000000001", ""))["f"].program
     with pytest.raises(MLIRError, match=r"counts 1,000,000,000,000 rows; at most 4,194,304 are"):
         _ = mlir.loads(HUGE.format("d0", "%n = linalg.index 0 : index"))["f"].program
+
+
+def nested(depth, start):
+    """Loops in one another; what they carry differs between devices only after a round if `start` is a constant."""
+    lines = [
+        "%c0 = arith.constant 0 : index",
+        "%c1 = arith.constant 1 : index",
+        f"%k = arith.constant dense<1.0> : {T}",
+    ]
+    for d in range(depth):
+        lines.append(f"%r{d} = scf.for %i{d} = %c0 to %c1 step %c1 iter_args(%a{d} = {start}) -> ({T}) {{")
+    lines.append(f"%z = mesh.shift %x on @m mesh_axes = [0] shift_axis = 0 offset = 1 rotate : {T} -> {T}")
+    for d in reversed(range(depth)):
+        lines += [f"scf.yield {'%z' if d == depth - 1 else f'%r{d + 1}'} : {T}", "}"]
+    return "\n".join(lines) + f"\n%y = arith.addf %r0, %k : {T}"
+
+
+@pytest.mark.parametrize("start", ["%x", "%k"])
+def test_loops_deep_in_one_another_take_no_more_time_than_their_text(start):
+    begin = time.process_time()
+    fn = load(nested(50, start))
+    assert on_devices(fn) == [5, 6, 7, 8, 1, 2, 3, 4]
+    assert time.process_time() - begin < 5
+
+
+FOLDER = Path(__file__).parent.parent / "conformance" / "mlir"
+FILES = [path.read_text() for path in sorted((*FOLDER.glob("*.mlir"), *FOLDER.glob("*.generic")))]
+FILES += [
+    entry["ours"] for entry in json.loads((FOLDER / "written.json").read_text()).values() if "scf." in entry["ours"]
+]
+TOKENS = re.compile(r"%?[\w.#@!]+|\s+|.")
+HOSTILE = "-1 1000000000 99999999999999999999 ? tensor<?xf32> index { } [[ nan i1 10000000x".split()
+
+
+def check_hostile(text):
+    """Errors have a place; what has none has programs, or errors with one."""
+    errors = mlir.verify(text)
+    assert all(error.line >= 1 and "^" in str(error) and len(str(error)) < 4000 for error in errors)
+    for fn in mlir.loads(text).values() if not errors else ():
+        try:
+            assert fn.program is not None
+        except MLIRError as error:
+            assert "^" in str(error) or "@" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("number", range(len(FILES)))
+def test_files_with_other_tokens_are_errors_or_programs(number):
+    rng = random.Random(number)
+    tokens = TOKENS.findall(FILES[number])
+    for _ in range(20):
+        mutated = list(tokens)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(mutated))
+            if rng.random() < 0.4:
+                del mutated[at]
+            else:
+                mutated[at] = rng.choice([*tokens, *HOSTILE])
+        check_hostile("".join(mutated))
+
+
+@pytest.mark.parametrize("number", range(len(FILES)))
+def test_files_that_end_early_are_errors_or_programs(number):
+    for end in range(number, len(FILES[number]), 97):
+        check_hostile(FILES[number][:end])
 
 
 def test_files_that_are_too_long_are_not_read():

@@ -197,7 +197,7 @@ def repeated(outer: Trace, cond_fn: Fn, body_fn: Fn, init: Any, uniform: bool = 
     leaves, tree, names = _leaves(init, outer)
     types = [_type_of(x) for x in leaves]
     wrapped = structure_of((unflatten(tree, leaves),))
-    varies = [_varies(x) for x in leaves]
+    varies = _at_first(leaves, outer)
     while True:  # along which axes carried values differ, to a fixed point
         test, body = (Part(fn, wrapped, types, names, outer, varies) for fn in (cond_fn, body_fn))
         _same_tree("while_loop: what goes in and what comes out", tree, body.tree, types, body.types, names)
@@ -214,6 +214,20 @@ def repeated(outer: Trace, cond_fn: Fn, body_fn: Fn, init: Any, uniform: bool = 
     what = Loop(test.program, body.program, len(leaves), len(body.captured), tuple(names), not differs)
     made = _step(outer, what, [*leaves, *body.captured, *test.captured], types, varies)
     return unflatten(tree, made)
+
+
+MOST_PRECISE = 4  # loops and choices in one another, in which it is found out how carried tensors per device differ
+
+
+def _at_first(leaves: Sequence[Any], outer: Trace) -> list[Axes]:
+    """The axes along which carried values differ before the first round; deep inside other loops all axes, since a body is
+    traced again when a round adds one, and with it all loops in it."""
+    depth, at = 0, outer.parent
+    while at is not None:
+        depth, at = depth + 1, at.parent
+    if depth < MOST_PRECISE:
+        return [_varies(x) for x in leaves]
+    return [outer.mesh.axis_names if isinstance(x, PerDevice) else () for x in leaves]
 
 
 def _widened(before: Sequence[Axes], after: Sequence[Axes], differs: Axes, types: Sequence[Type]) -> list[Axes]:
@@ -251,7 +265,7 @@ def scan(body: Fn, init: Any, xs: Any = None, length: int | None = None) -> Any:
     each = [Type(x.shape[1:], x.dtype) for x in rows]
     row_names = [f"row of xs {i}" for i in range(len(rows))]
     pair = structure_of((unflatten(tree, leaves), unflatten(row_tree, rows)))
-    count, varies = len(leaves), [_varies(x) for x in leaves]
+    count, varies = len(leaves), _at_first(leaves, outer)
     while True:  # along which axes carried values differ, to a fixed point
         known = [*varies, *((),) * len(rows)]
         part = Part(body, pair, [*types, *each], [*names, *row_names], outer, known)

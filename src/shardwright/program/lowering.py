@@ -24,6 +24,8 @@ from shardwright.program.passes import optimised
 from shardwright.program.propagate import Propagation
 from shardwright.sharding import Sharding
 
+Parts = dict[Any, Program]  # by program, and the shardings of its inputs and outputs
+
 _lock = threading.Lock()
 _under_way = 0  # programs that are being lowered, in all threads
 _resumes = False  # whether the collector ran before the first of them
@@ -58,8 +60,12 @@ def lower(
     program: Program,
     inputs: Sequence[Sharding | None],
     outputs: Sequence[Sharding | None] | None = None,
+    lowered_parts: "Parts | None" = None,
 ) -> Program:
-    """The final program, with all stages before it; inputs without a sharding get the one that propagation gives them."""
+    """The final program, with all stages before it; inputs without a sharding get the one that propagation gives them.
+
+    `lowered_parts` are the programs of loops and choices that were lowered already, for where their operands lie.
+    """
     given = [s if s is None else s.for_shape(node.type.shape) for s, node in zip(inputs, program.inputs, strict=True)]
     fixed: dict[Node, Sharding] = {n: s for n, s in zip(program.inputs, given, strict=True) if s is not None}
     known = Propagation(program, fixed)
@@ -67,7 +73,8 @@ def lower(
         s if n.type.local else s or known.wanted(n) or Sharding(program.mesh)
         for s, n in zip(given, program.inputs, strict=True)
     ]
-    lowered = _cheaper(program, known, there, outputs or [None] * len(program.outputs))
+    parts: Parts = {} if lowered_parts is None else lowered_parts
+    lowered = _cheaper(program, known, there, outputs or [None] * len(program.outputs), parts)
     for gathers, source, weights in lowered.partitioner.gathers:
         mind_gathers(gathers, source, weights=weights)
     final = lowered.final
@@ -100,14 +107,15 @@ class _Lowered(NamedTuple):
 
 
 def _cheaper(
-    program: Program, known: Propagation, inputs: Sequence[Any], outputs: Sequence[Sharding | None]
+    program: Program, known: Propagation, inputs: Sequence[Any], outputs: Sequence[Sharding | None], parts: Parts
 ) -> _Lowered:
     """The program as propagation wants it, or with its operations planned one by one if that takes less."""
-    led: Partitioner = WithControl(program, known)
-    parted = partition(led, inputs, outputs)
+    first = WithControl(program, known)
+    first.parts = parts
+    parted = partition(first, inputs, outputs)
     if any(isinstance(node.what, Control) for node in program.nodes):
-        return _Lowered(led, parted, optimised(parted), [])
-    led, parted = _scattered(led, parted, inputs, outputs)
+        return _Lowered(first, parted, optimised(parted), [])
+    led, parted = _scattered(first, parted, inputs, outputs)
     final = optimised(parted)
     if led.costs_more:
         alone = WithControl(program, known, led=False)
@@ -210,11 +218,28 @@ def _places(node: Node) -> list[tuple[int, str]]:
 
 
 class WithControl(Partitioner):
-    """A partitioner that lowers the programs of loops and choices too."""
+    """A partitioner that lowers the programs of loops and choices too.
+
+    A body is lowered several times to see where its values lie. Each program inside it is lowered once for each place of its
+    operands, so that the time does not double with every loop inside a loop.
+    """
+
+    def __init__(self, program: Program, known: Propagation, led: bool = True) -> None:
+        super().__init__(program, known, led)
+        self.parts: Parts = {}
 
     def control(self, node: Node) -> Node:
         """A loop or a choice, its programs lowered for where its operands lie."""
-        return lower_control(self, node, lower)
+        return lower_control(self, node, self._lowered_part)
+
+    def _lowered_part(
+        self, program: Program, inputs: Sequence[Sharding | None], outputs: Sequence[Sharding | None] | None = None
+    ) -> Program:
+        key = id(program), tuple(inputs), tuple(outputs or ())
+        made = self.parts.get(key)
+        if made is None:
+            made = self.parts[key] = lower(program, inputs, outputs, self.parts)
+        return made
 
 
 def _labelled(program: Program, known: Propagation) -> Program:
