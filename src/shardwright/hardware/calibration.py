@@ -191,8 +191,8 @@ def read_nccl_tests(text: str) -> Calibration:
         )
     if not rows:
         raise MeshError(
-            f"The log of {names[0]} has no line with a size, a time, and the algorithm bandwidth that follows from both, in the "
-            f"columns of nccl-tests. Give the text that the test prints."
+            f"The log of {names[0]} has no line with a size, a time, and the algorithm bandwidth that follows from both, in "
+            f"the columns of nccl-tests. Give the text that the test prints."
         )
     if not all(members):
         raise MeshError(
