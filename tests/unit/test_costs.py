@@ -16,6 +16,7 @@ from shardwright import P, nn
 from shardwright.errors import ImplicitGatherError, ProgramError
 from shardwright.hardware import Chip, Hardware, Level, Link
 from shardwright.program import Explanation, Row
+from shardwright.program.rows import duration, size
 
 # 1 TFLOP/s, 1 GB/s, 1 MB a chip; 1 MB/s between chips and no latency: figures that a hand can follow
 CHIP = Chip({"float32": 1e12}, memory_bandwidth=1e9, memory=1e6)
@@ -249,6 +250,73 @@ def test_an_explanation_needs_rows_only():
     assert "<td>a.py:2</td>" in explanation._repr_html_()
     with pytest.raises(ProgramError, match="names no machine"):
         _ = explanation.fits
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(999, "999 B"), (999_499, "999 kB"), (999_500, "1 MB"), (999_999_999, "1 GB"), (5e15, "5 PB"), (2e18, "2 EB")],
+)
+def test_sizes_have_three_digits(count, text):
+    assert size(count) == text
+    assert size(-count) == f"-{text}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.99999, "1 s"), (9.9999e-7, "1 µs"), (0.9999e-6, "999.9 ns"), (1234.5, "1234 s"), (12345.6, "12346 s"),
+        (86400 * 2.0, "2 d"), (1e-13, "0.0001 ns"), (86400 * 12345.0, "1e+04 d"),
+    ],
+)  # fmt: skip
+def test_durations_fit_their_column(seconds, text):
+    assert duration(seconds) == text
+    assert len(text) <= 9
+
+
+def test_long_names_and_times_stay_within_the_table():
+    machine = Hardware(
+        "m" * 90, Chip({"float32": 1.0}, 1.0, math.inf), (Level(Link("switch", 1.0, 10.0, 1.0)),), "note " * 50
+    )
+    mesh = sw.Mesh({"a" * 70: 4, "b": 2}, hardware=machine)
+    axis = mesh.axis_names[0]
+
+    def repeated_very_often(x, w):
+        for _ in range(1100):
+            x = snp.tanh(x @ w)
+        return sw.scan(lambda c, _: (snp.exp(c @ w), None), x, length=100_000)[0]
+
+    x, w = (sw.ShapeDtype((64, 64), "float32", sw.Sharding(mesh, P(name))) for name in (axis, "b"))
+    found = sw.explain(repeated_very_often, x, w)
+    lines = str(found).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert any(line.startswith("×1099 ") for line in lines)
+    assert "×1099" in found._repr_html_()
+    assert "│" in found._repr_html_()
+    assert "unlimited" in lines[-1]
+    assert json.loads(found.json())["fits"] == {"fits": True, "margin": None}
+
+
+def test_a_choice_takes_as_long_as_the_longer_branch():
+    """One branch computes, the other communicates: no run does both."""
+    mesh = sw.Mesh(x=4)
+    a = sw.ShapeDtype((256, 256), "float32", sw.Sharding(mesh, P("x")))
+
+    def computes(v):
+        for _ in range(400):
+            v = snp.tanh(v)
+        return v
+
+    def communicates(v):
+        return v - snp.sum(v, axis=0)
+
+    def alone(branch):
+        return sw.explain(lambda v: branch(v), a)
+
+    both = sw.explain(lambda v, flag: sw.cond(flag, computes, communicates, v), a, sw.ShapeDtype((), "bool"))
+    slower = max(alone(computes).time, alone(communicates).time)
+    assert both.time == pytest.approx(slower)
+    assert both.seconds("ideal") <= both.time
+    assert both.total_bytes == alone(communicates).total_bytes > 0
 
 
 # -- a large model ----------------------------------------------------------------------------------------------------

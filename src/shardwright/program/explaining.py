@@ -48,9 +48,10 @@ def explained(program: Program, ran: "Ran | None" = None, outside: int = 0) -> E
         own = own.plus(_inner(parts.values(), isinstance(node.what, Cond)), rounds)
         totals = totals.plus(own)
         spent[node] = own.time, own.compute
+    overlapped = min(_overlapped(program, spent), totals.time + totals.compute)  # not more, by rounding
     return Explanation(
         tuple(rows), outside + memory.peak, totals.received, totals.time, tuple(notes), program.shared, program.dead,
-        totals.compute, _overlapped(program, spent), totals.bound, _use(program, lives, memory), machine_of(program.mesh),
+        totals.compute, overlapped, totals.bound, _use(program, lives, memory), machine_of(program.mesh),
     )  # fmt: skip
 
 
@@ -72,13 +73,9 @@ class _Totals(NamedTuple):
         )
 
     def dearer(self, other: "_Totals") -> "_Totals":
-        """Of each figure the larger one."""
-        return _Totals(
-            max(self.received, other.received),
-            max(self.bound, other.bound),
-            max(self.time, other.time),
-            max(self.compute, other.compute),
-        )
+        """The times of the one that takes longer, and the larger of both numbers of bytes."""
+        longer = max(self, other, key=lambda one: one.time + one.compute)
+        return longer._replace(received=max(self.received, other.received), bound=max(self.bound, other.bound))
 
 
 def _inner(parts: Iterable[Explanation], choice: bool) -> _Totals:
@@ -212,10 +209,12 @@ def _advice(value: Held, name: str, mesh: Mesh) -> str:
     local = [n // mesh.axis_size(axes) for n, axes in zip(kind.shape, kind.sharding.dims, strict=True)]
     free = [axis for axis, n in mesh.sizes.items() if n > 1 and axis not in used]
     for axis in sorted(free, key=lambda axis: -mesh.sizes[axis]):
-        fits = [dim for dim, n in enumerate(local) if n and n % mesh.sizes[axis] == 0]
+        parts = mesh.sizes[axis]
+        fits = [dim for dim, n in enumerate(local) if n >= parts and n % parts == 0]
+        fits = fits or [dim for dim, n in enumerate(local) if n >= parts]  # then shards are uneven
         if fits:
             dim = max(fits, key=local.__getitem__)
-            return f"{name}, {kind}: {size(value.bytes)}; {axis} could split dim {dim} into {mesh.sizes[axis]}"
+            return f"{name}, {kind}: {size(value.bytes)}; {axis} could split dim {dim} into {parts}"
     return ""
 
 

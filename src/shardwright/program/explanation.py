@@ -1,6 +1,7 @@
 """`Explanation`: what a program will do, before it runs: every step, what it moves, what a device holds, and why."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,10 +56,17 @@ class Fit:
         return self.margin >= 0
 
     def __str__(self) -> str:
+        if math.isinf(self.memory):
+            return "fits: the chip's memory is unlimited"
         if self:
             return f"fits the chip's {size(self.memory)}: {size(self.margin)} to spare"
-        advice = f" Split the largest values further: {'; '.join(self.advice)}." if self.advice else ""
-        return f"does not fit the chip's {size(self.memory)}: {size(-self.margin)} too much.{advice}"
+        further = f"Split the largest values further: {'; '.join(self.advice)}."
+        advice = (
+            further
+            if self.advice
+            else "No axis is left that could split what is held: use more devices, or smaller tensors."
+        )
+        return f"does not fit the chip's {size(self.memory)}: {size(-self.margin)} too much. {advice}"
 
 
 @dataclass(frozen=True)
@@ -169,10 +177,8 @@ class Explanation:
     def _folded(self, opened: str | None) -> str:
         if any(row.counted is not None for row in self.rows):
             return self.full()  # what was measured is for every step
-        few = self.operations if len(self.operations) <= FEW else ()
-        strategies = [line for row in few for line in (f"{row.label}:", *row.strategies.splitlines())]
-        below = [*legend(self.rows), *self.notes, *self._totals()]
-        return "\n".join([*wrapped(self._above()), *text_of(self.rows, opened), *wrapped(strategies), *wrapped(below)])
+        below = [*self._strategies(), *legend(self.rows), *self.notes, *self._totals()]
+        return "\n".join([*wrapped(self._above()), *text_of(self.rows, opened), *wrapped(below)])
 
     def full(self) -> str:
         """The table with every step, nothing folded or cut."""
@@ -190,7 +196,13 @@ class Explanation:
         return "\n".join([*self._above(), *lines, *legend(self.rows), *self.notes, *self._totals()])
 
     def _repr_html_(self) -> str:
-        return page_of(self.rows, self._above(), [*legend(self.rows), *self.notes, *self._totals()])
+        below = [*self._strategies(), *legend(self.rows), *self.notes, *self._totals()]
+        return page_of(self.rows, self._above(), below)
+
+    def _strategies(self) -> list[str]:
+        """The strategies of a program of few operations."""
+        few = self.operations if len(self.operations) <= FEW else ()
+        return [line for row in few for line in (f"{row.label}:", *row.strategies.splitlines())]
 
     def json(self) -> str:
         """All of it as JSON: `version` changes when the meaning of a field does."""
@@ -205,23 +217,32 @@ class Explanation:
             "received_bytes": self.total_bytes,
             "bound_bytes": self.bound,
             "peak_bytes": self.peak_bytes,
+            "redundant_seconds": sum(row.redundant * row.times for row in self.rows),
+            "shared": self.shared,
+            "dead": self.dead,
             "held": use,
         }
-        named = None if machine is None else {"name": machine.name, "memory": machine.memory, "about": machine.about}
+        named = fits = None
+        if machine is not None:
+            memory = machine.memory if math.isfinite(machine.memory) else None  # JSON has no infinity
+            named = {"name": machine.name, "memory": memory, "about": machine.about}
+            fits = {"fits": bool(self.fits), "margin": None if memory is None else self.fits.margin}
         return json.dumps(
             {
                 "version": SCHEMA,
                 "hardware": named,
+                "fits": fits,
                 "totals": totals,
                 "steps": [_as_data(row) for row in self.rows],
                 "notes": self.notes,
-            }
+            },
+            allow_nan=False,
         )
 
 
 FIELDS: Sequence[str] = (
     "operation", "source", "operands", "results", "collective", "groups", "bytes", "lower_bound", "time", "compute", "work",
-    "touched", "limit", "redundancy", "implicit", "memory", "origins", "inside", "times", "counted", "padded", "stack",
+    "touched", "limit", "redundancy", "implicit", "memory", "origins", "inside", "times", "counted", "padded", "stack", "label",
 )  # fmt: skip
 
 

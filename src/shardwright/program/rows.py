@@ -165,21 +165,25 @@ def duration(seconds: float) -> str:
     """
     if not seconds:
         return "0 s"
-    if seconds >= 1:
-        return f"{seconds:.4g} s"
-    if seconds < 1e-9:
-        return f"{seconds * 1e9:.2f} ns"
-    unit, scale = ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6) if seconds >= 1e-6 else ("ns", 1e9)
-    return f"{seconds * scale:.4g} {unit}"
+    if seconds >= 86400 * 9999.5:
+        return f"{seconds / 86400:.0e} d"
+    if seconds >= 99999.5:
+        return f"{seconds / 86400:.4g} d"
+    if seconds >= 9999.5:
+        return f"{seconds:.0f} s"
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9)):
+        if seconds * scale >= 0.99995:  # so that 999.97 ns are 1 µs
+            return f"{seconds * scale:.4g} {unit}"
+    return f"{seconds * 1e9:.2g} ns"
 
 
 def size(count: float) -> str:
     """Bytes with a unit: 1.23 MB.
 
-    >>> size(1234567), size(96), size(80e9)
-    ('1.23 MB', '96 B', '80 GB')
+    >>> size(1234567), size(96), size(80e9), size(999_999)
+    ('1.23 MB', '96 B', '80 GB', '1 MB')
     """
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(count) >= scale:
+    for unit, scale in (("EB", 1e18), ("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(count) >= 0.9995 * scale:
             return f"{count / scale:.3g} {unit}"
     return f"{count:.0f} B"

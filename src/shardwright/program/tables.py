@@ -127,29 +127,33 @@ def _longest(keys: Sequence[int]) -> tuple[int, int, int]:
 def text_of(rows: Sequence[Row], opened: str | None = None) -> list[str]:
     """The table as lines of text, and the lines that cost most; below each line with a name `opened` its steps one by one."""
     blocks = lines_of(rows)
-    found, inside = ["    " + _fitted(HEAD)], ""
+    found, inside = [_fitted(HEAD)], ""
     for block in blocks:
         for at, line in enumerate(block):
-            gutter = "" if line.times == 1 else f"×{line.times}" if at == 0 else "│"
+            gutter = _gutter(line, at)
             source, _, *rest = line.cells
             if line.inside not in ("", inside):  # a heading for what a loop or a branch does
-                found.append(f"{gutter:<4}{_cut(line.inside.rstrip(), 96)}")
+                found.append(_cut(f"{gutter:<3} {line.inside.rstrip()}", 100))
             inside = line.inside
             indent = "  " if inside else ""
-            found.append(f"{gutter:<4}{_fitted((source, indent + line.label, *rest))}".rstrip())
+            found.append(_fitted((source, indent + line.label, *rest), gutter))
             for step in line.steps if opened is not None and line.is_named(opened) else ():
                 _, _, *rest = step.cells
-                found.append(
-                    f"{'│' if line.times > 1 else '':<4}{_fitted(('', f'{indent}  · {step.label}', *rest))}".rstrip()
-                )
-    every = [line for block in blocks for line in block]
-    if len(every) > COSTLIEST:
-        found += ["what takes longest:", *_costliest(every)]
-    return found
+                found.append(_fitted(("", f"{indent}  · {step.label}", *rest), "│" if line.times > 1 else ""))
+    return [*found, *_costliest(blocks)]
 
 
-def _costliest(lines: Sequence[Line]) -> Iterator[str]:
-    """The source lines and steps that take most of the time."""
+def _gutter(line: Line, at: int) -> str:
+    """What is printed before a line: how often its block runs at the first of them, a bar at the others."""
+    return "" if line.times == 1 else "│" if at else f"×{line.times}"
+
+
+def _costliest(blocks: Sequence[Sequence[Line]]) -> Iterator[str]:
+    """The source lines and steps that take most of the time, if they are many."""
+    lines = [line for block in blocks for line in block]
+    if len(lines) <= COSTLIEST:
+        return
+    yield "what takes longest:"
     spent: dict[tuple[str, str], float] = {}
     for line in lines:
         key = short_source(line.rows[0].source), line.inside + line.label
@@ -160,12 +164,15 @@ def _costliest(lines: Sequence[Line]) -> Iterator[str]:
             yield f"  {seconds / total:4.0%} {duration(seconds):>9}  {_cut_left(source, 24)}  {_cut(label, 50)}"
 
 
-def _fitted(cells: Sequence[str]) -> str:
+def _fitted(cells: Sequence[str], gutter: str = "") -> str:
+    """A line of the table; a long gutter takes room from the source."""
+    lead = f"{gutter:<3} "
+    widths = (WIDTHS[0] + 4 - len(lead), *WIDTHS[1:])
     parts = (
         cell.rjust(width) if 3 <= at < 6 else (_cut_left if at == 0 else _cut)(cell, width).ljust(width)
-        for at, (cell, width) in enumerate(zip(cells, WIDTHS, strict=True))
+        for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
     )
-    return "  ".join(parts).rstrip()
+    return (lead + "  ".join(parts)).rstrip()
 
 
 def _cut(text: str, width: int) -> str:
@@ -216,9 +223,11 @@ def page_of(rows: Sequence[Row], above: Sequence[str], below: Sequence[str]) -> 
         return f"<tr><td>{times}</td>{cells([source], 'td')}<td>{step}</td>{cells(rest, 'td')}</tr>"
 
     body = []
-    for block in lines_of(rows):
-        for at, line in enumerate(block):
-            body.append(row(line, f"×{line.times}" if line.times > 1 and at == 0 else ""))
+    blocks = lines_of(rows)
+    for block in blocks:
+        body += [row(line, _gutter(line, at)) for at, line in enumerate(block)]
     head = f"<tr><th></th>{cells(HEAD, 'th')}</tr>"
-    before, after = ("".join(f"<p>{html.escape(text)}</p>" for text in some) for some in (above, below))
+    before, after = (
+        "".join(f"<p>{html.escape(text)}</p>" for text in some) for some in (above, [*_costliest(blocks), *below])
+    )
     return f"{before}<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>{after}"
