@@ -56,7 +56,33 @@ def textbook(name: str, size: str, mesh: sw.Mesh, weights: float) -> float:
     return total if name == "Megatron" else total + weights / tp * (1 - 1 / mesh.sizes["dp"])
 
 
+def planned() -> None:
+    """The plans of the 8B model, whose weights fit a chip."""
+    print("| model | mesh | time | over the bound | received | held | planning |")
+    print("|---|---|---|---|---|---|---|")
+    for devices in (64, 512):
+        program, ids = exported("8B", devices)
+        model, mesh = sw.torch.load(program), sw.Mesh(dp=devices // 8, tp=8, hardware="h100")
+        start = time.process_time()
+        plan = sw.auto(model, mesh, ids, fixed={"input_ids": P("dp")})
+        seconds = time.process_time() - start
+        cells = (
+            "8B", f"dp={devices // 8}, tp=8", f"{plan.time * 1e3:.0f} ms", f"{100 * plan.gap:.2g} %",
+            f"{plan.explain().total_bytes / 1e6:.0f} MB", f"{plan.memory / 1e9:.1f} GB", f"{seconds:.0f} s",
+        )  # fmt: skip
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
+    if sys.argv[1:] == ["planned"]:
+        planned()
+    else:
+        layouts()
+    print(f"\nmemory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
+
+
+def layouts() -> None:
+    """The table of rules written by hand."""
     print(
         "| model | mesh | rules | time | of it communication | received | by hand | held | fits 80 GB | load, lower, explain |"
     )
@@ -80,7 +106,6 @@ def main() -> None:
                     "yes" if found.fits else "no", f"{loaded + seconds:.1f} s",
                 )  # fmt: skip
                 print(f"| {' | '.join(cells)} |", flush=True)
-    print(f"\nmemory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
 
 
 if __name__ == "__main__":

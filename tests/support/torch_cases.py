@@ -499,3 +499,7 @@ for _stride, _padding, _dilation, _groups in (
         _groups,
         [True] * 3,
     )
+for _ends in ([2, 2, 7], [0, 7, 7], [7, 7, 7], [0, 0, 7], [1, 3, 7]):
+    case("_grouped_mm", f(7, 16), f(3, 16, 8), torch.tensor(_ends, dtype=torch.int32))
+case("_grouped_mm", f(5, 8), f(1, 8, 12), torch.tensor([5], dtype=torch.int32))
+case("_grouped_mm", f(2, 4, 8), f(2, 8, 4))

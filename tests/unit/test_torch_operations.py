@@ -12,7 +12,7 @@ from torch_cases import CASES
 P = sw.P
 MESHES = {"2x2": sw.Mesh(x=2, y=2, engine="literal"), "3": sw.Mesh(z=3, engine="literal")}
 BY_DATA = {"empty_like.default", "new_empty.default", "new_empty_strided.default"}  # their elements are unspecified
-ELSEWHERE = {"sym_size.default", "_grouped_mm.default"}  # all sizes at once; the row of a mixture of experts, in models
+ELSEWHERE = {"sym_size.default"}  # all sizes at once
 
 
 def operation(name):

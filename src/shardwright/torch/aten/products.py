@@ -144,6 +144,8 @@ def flash_attention(
 @row("transformers::grouped_mm_fallback _grouped_mm")
 def grouped_mm(x: Array, weight: Array, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Array:
     """Rows of x in groups, each times its group's matrix; `offs` has where each group ends."""
+    if bias is not None:  # torch 2.13 refuses it too
+        raise ModelError("grouped_mm with a bias can't be imported: add it to the result.")
     if x.ndim == 3 and weight.ndim == 3:
         return x @ weight
     if x.ndim != 2 or weight.ndim != 3:
