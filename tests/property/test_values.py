@@ -36,7 +36,7 @@ LINKS = st.builds(
     sw.Link,
     st.sampled_from(KINDS),
     st.floats(min_value=0, exclude_min=True) | st.integers(1, 10**12),
-    st.floats(min_value=0),
+    st.floats(min_value=0, allow_infinity=False),
 )
 
 
