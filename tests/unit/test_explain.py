@@ -16,7 +16,7 @@ import shardwright as sw
 import shardwright.numpy as snp
 from heap import counted, simulated, unread
 from shardwright import P
-from shardwright.errors import ImplicitGatherError
+from shardwright.errors import ImplicitGatherError, ProgramError
 
 MESH = sw.Mesh(data=2, model=4)
 X = sw.shard(np.ones((8, 8)), MESH, P("data"))
@@ -343,3 +343,12 @@ def test_warnings_point_at_the_users_line(monkeypatch):
     with pytest.warns(sw.ImplicitGatherWarning, match=rf"det gathers dim 0 .*test_explain.py:{line}\)$") as seen:
         optree.tree_map(snp.linalg.det, [X])
     assert (seen[0].filename, seen[0].lineno) == (__file__, line)
+
+
+def test_a_program_without_steps_opens_too():
+    x = sw.shard(np.arange(4.0), sw.Mesh(x=2), P("x"))
+    explanation = sw.explain(lambda x: x, x)
+    assert explanation.rows == ()
+    assert explanation.open() == str(explanation)
+    with pytest.raises(ProgramError, match="No step or source line has 'tanh'"):
+        explanation.open("tanh")

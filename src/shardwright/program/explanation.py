@@ -168,7 +168,7 @@ class Explanation:
         step with its operands, also those that take no time, and repeated layers as often as they run.
         """
         known = [row for row in self.rows if name in row.source or name in row.label]
-        if not known:
+        if name and not known:
             raise ProgramError(
                 f"No step or source line has {name!r} in its name. Call open() without a name to open all lines."
             )
