@@ -180,7 +180,7 @@ def test_values_are_not_known_while_tracing():
 
 
 def test_programs_need_a_mesh_and_one_only():
-    with pytest.raises(ProgramError, match="no argument is an Array, and there is no mesh"):
+    with pytest.raises(ProgramError, match="no argument is an Array, and no mesh is given"):
         sw.sjit(linear)(X, W)
     with MESH:
         assert sw.sjit(linear)(X, W).mesh == MESH

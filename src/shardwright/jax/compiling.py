@@ -161,7 +161,7 @@ class SJITCompiledFunction:
         return Kind(form, statics, structure, tuple(map(_leaf_kind, leaves)))
 
     def _for(self, values: tuple[Any, ...], form: Form) -> Any:
-        """The jitted function for these values, made if there is none yet."""
+        """The jitted function for these values, made at their first call."""
         kind = self._kind(values, form)
         jitted = self._jitted.get(kind)
         if jitted is None:

@@ -66,7 +66,7 @@ class ImportedFunction:
         mesh = next((x.mesh for x in leaves if isinstance(x, Array)), None) or current_mesh()
         if mesh is None:
             raise ArrayError(
-                f"{self.__name__}: no argument is an Array, and there is no mesh. Give Arrays, or use .sjit(mesh, rules)."
+                f"{self.__name__}: no argument is an Array, and no mesh is given. Give Arrays, or use .sjit(mesh, rules)."
             )
         values = [self._argument(*entry) for entry in zip(self._paths, leaves, self._kinds, strict=True)]
         with mesh, xla.shared_constants():

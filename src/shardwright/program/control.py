@@ -303,6 +303,6 @@ def _halves(tree: Any) -> tuple[Any, Any]:
     children = tree.children()
     if len(children) != 2:
         raise ProgramError(
-            f"scan: the body gives {len(children)} values; it must give a pair (carry, y), y None if there is none."
+            f"scan: the body gives {len(children)} values; it must give a pair (carry, y), y None for nothing."
         )
     return children[0], children[1]

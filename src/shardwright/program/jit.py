@@ -232,7 +232,7 @@ class SJIT:
         mesh = self.mesh or (meshes[0] if meshes else None) or current_mesh()
         if mesh is None:
             raise ProgramError(
-                f"{self.__name__}: no argument is an Array, and there is no mesh. Give sjit(fn, mesh=…), or write `with mesh:` "
+                f"{self.__name__}: no argument is an Array, and no mesh is given. Give sjit(fn, mesh=…), or write `with mesh:` "
                 f"around the call."
             )
         for other in meshes:

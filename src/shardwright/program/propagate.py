@@ -188,7 +188,7 @@ class Propagation:
         if other.dims == self.dims:
             return None
         other._flow(LAST)
-        other.conflicts = self.conflicts  # what nobody asked for and is not taken is not worth a note
+        other.conflicts = self.conflicts  # proposals of scattered sums are no conflicts
         return other
 
     def _scatter(self, node: Node) -> None:

@@ -15,7 +15,7 @@ from shardwright.torch.aten.shapes import pad, slice_rows
 from shardwright.torch.aten.table import along, cast, elementwise, row
 from shardwright.torch.aten.windows import convolve, transpose
 
-MEAN, SUM = 1, 2  # torch's numbers for reductions of losses; 0 is none
+MEAN, SUM = 1, 2  # torch's numbers for reductions of losses; 0 leaves losses as they are
 
 # -- losses --------------------------------------------------------------------------------------------------------------
 
