@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from shardwright.errors import MeshError
@@ -76,6 +75,9 @@ class Hardware:
             )
         object.__setattr__(self, "levels", tuple(listed))
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def size(self) -> int:
         """How many chips the levels connect at most; 0 for any number."""
@@ -90,14 +92,9 @@ class Hardware:
 
         An axis larger than what is left of its level is cut: the largest divisor that fits stays inside.
         """
-        return list(_laid(self.levels, tuple(sizes)))
-
-
-@lru_cache(maxsize=256)
-def _laid(levels: tuple[Level, ...], sizes: tuple[int, ...]) -> list[Pieces | None]:
-    layer = _Layer(levels)
-    laid = [layer.placed(size) for size in reversed(sizes)]
-    return [None if parts is None else layer.linked(parts) for parts in reversed(laid)]
+        layer = _Layer(self.levels)
+        laid = [layer.placed(size) for size in reversed(sizes)]
+        return [None if parts is None else layer.linked(parts) for parts in reversed(laid)]
 
 
 class _Part(NamedTuple):

@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Sized
+from functools import lru_cache
 from keyword import iskeyword
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,9 +50,9 @@ def axes_from(
     if not names:
         raise MeshError("A mesh has at least one axis: Mesh(data=1) is a single device.")
     names = tuple(map(check_name, names))
-    for name in names:
-        if names.count(name) > 1:
-            raise MeshError(f"Axis {name!r} is named {names.count(name)} times in {names}: names must be unique.")
+    if len(set(names)) < len(names):
+        name = max(names, key=names.count)
+        raise MeshError(f"Axis {name!r} is named {names.count(name)} times in {names}: names must be unique.")
     return names, wanted
 
 
@@ -57,9 +60,12 @@ def resolve_sizes(names: tuple[str, ...], wanted: tuple[object, ...], count: int
     """The sizes of the axes; -1 becomes what is left of the number of devices."""
     sizes: list[int] = []
     for name, size in zip(names, wanted, strict=True):
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or (size < 1 and size != -1):
+        if type(size) is not int and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
             raise MeshError(f"Axis {name!r} has size {size!r}; a size is a positive integer, or -1 for 'the rest'.")
-        check_devices(int(size), f"Axis {name!r}")
+        if not 0 < size <= MOST_DEVICES and size != -1:
+            if size < 1:
+                raise MeshError(f"Axis {name!r} has size {size!r}; a size is a positive integer, or -1 for 'the rest'.")
+            check_devices(int(size), f"Axis {name!r}")
         sizes.append(int(size))
     if -1 in sizes:
         sizes = _completed(names, sizes, count)
@@ -119,33 +125,42 @@ def checked_ids(devices: Sequence[int]) -> Sequence[int]:
     return range(len(ids)) if ids == tuple(range(len(ids))) else ids
 
 
-def laid_from(
-    hardware: Hardware, links: Link | Mapping[str, Link] | None, sizes: dict[str, int]
-) -> tuple[dict[str, Pieces], dict[str, Link], dict[str, Link]]:
-    """The pieces of each axis, the links that were given and are not the hardware's, the outermost link of each axis."""
-    given = links_from(links, tuple(sizes))
+class Laid(NamedTuple):
+    """How the axes of a mesh lie on hardware."""
+
+    pieces: Mapping[str, Pieces]
+    own: Mapping[str, Link]  # links that were given and are not the hardware's
+    outermost: Mapping[str, Link]
+
+
+@lru_cache(maxsize=256)
+def laid_on(
+    hardware: Hardware, names: tuple[str, ...], sizes: tuple[int, ...], given: tuple[tuple[str, Link], ...]
+) -> Laid:
+    """How axes lie on hardware, and on the links that were given for some of them."""
+    links = dict(given)
     pieces: dict[str, Pieces] = {}
     own: dict[str, Link] = {}
     outermost: dict[str, Link] = {}
-    for (name, size), laid in zip(sizes.items(), hardware.lay(tuple(sizes.values())), strict=True):
-        link = given.get(name)
+    for name, size, laid in zip(names, sizes, hardware.lay(sizes), strict=True):
+        link = links.get(name)
         known = None if laid is None else laid[-1][1] if laid else hardware.levels[0].link
         if link is not None and not (link == known and (laid is None or len(laid) < 2)):
             own[name] = link
             laid, known = ((size, link),), link
         if laid is None or known is None:
             raise MeshError(
-                f"{hardware.name} connects {hardware.size} chips; a mesh of {math.prod(sizes.values())} devices goes beyond it "
+                f"{hardware.name} connects {hardware.size} chips; a mesh of {math.prod(sizes)} devices goes beyond it "
                 f"at axis {name!r}. Choose smaller sizes or other hardware, or give the axis its own links=."
             )
         pieces[name], outermost[name] = laid, known
-    return pieces, own, outermost
+    return Laid(MappingProxyType(pieces), MappingProxyType(own), MappingProxyType(outermost))
 
 
-def links_from(links: Link | Mapping[str, Link] | None, names: tuple[str, ...]) -> dict[str, Link]:
+def links_from(links: Link | Mapping[str, Link] | None, names: tuple[str, ...]) -> tuple[tuple[str, Link], ...]:
     """The links that were given, by axis."""
     if links is None or isinstance(links, Link):
-        return {} if links is None else dict.fromkeys(names, links)
+        return () if links is None else tuple((name, links) for name in names)
     if not isinstance(links, Mapping):
         raise MeshError(f"links is a Link for all axes, or a dict of them by axis; got {links!r}.")
     for axis, link in links.items():
@@ -155,7 +170,7 @@ def links_from(links: Link | Mapping[str, Link] | None, names: tuple[str, ...]) 
     if unknown:
         raise MeshError(f"links names axis {unknown[0]!r}; the mesh has only {', '.join(map(repr, names))}.")
     given = {check_name(axis): link for axis, link in links.items()}
-    return {name: given[name] for name in names if name in given}
+    return tuple((name, given[name]) for name in names if name in given)
 
 
 def checked_device(device: object, engine: str) -> str:

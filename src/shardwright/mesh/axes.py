@@ -15,7 +15,7 @@ from shardwright.errors import MeshError
 Axes = str | Sequence[str]
 
 _SUB = re.compile(r"(?P<name>[^:]+):\((?P<pre>\d+)\)(?P<size>\d+)")
-_RESERVED = set(":@,+/~{}[]() \t\n")
+_RESERVED = frozenset(":@,+/~{}[]() \t\n")
 MOST_DEVICES = 2**20  # of a mesh
 
 
@@ -83,7 +83,7 @@ def check_devices(count: int, what: str) -> None:
 
 def check_name(name: object) -> str:
     """Returns a valid axis name; raises MeshError if the sharding notation could not parse it back."""
-    if not isinstance(name, str) or not name or set(name) & _RESERVED:
+    if not isinstance(name, str) or not name or not _RESERVED.isdisjoint(name):
         raise MeshError(
             f"{name!r} can't name a mesh axis: a name is a string of at least one character, without spaces and "
             f"without any of : @ , + / ~ {{ }} [ ] ( ). Try something like 'data' or 'tp_0'."

@@ -22,7 +22,8 @@ from shardwright.mesh.arguments import (
     checked_timeout,
     count_of,
     is_parameter,
-    laid_from,
+    laid_on,
+    links_from,
     resolve_sizes,
     shortened,
     spelled,
@@ -114,12 +115,12 @@ class Mesh:
         fill(self, "device", checked_device(device, engine))
         fill(self, "timeout", checked_timeout(timeout))
         machine = hardware_from(hardware)
-        pieces, own, outermost = laid_from(machine, links, dict(self.sizes))
+        laid = laid_on(machine, names, resolved, links_from(links, names))
         fill(self, "hardware", machine)
-        fill(self, "links", MappingProxyType(outermost))
-        fill(self, "_own_links", own)
-        fill(self, "_pieces", pieces)
-        fill(self, "_hash", hash((names, resolved, ids, engine, self.device, machine.name, *own.items())))
+        fill(self, "links", laid.outermost)
+        fill(self, "_own_links", laid.own)
+        fill(self, "_pieces", laid.pieces)
+        fill(self, "_hash", hash((names, resolved, ids, engine, self.device, machine.name, *laid.own.items())))
         fill(self, "_positions", None)
         fill(self, "_axes", {})
 
