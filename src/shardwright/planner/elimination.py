@@ -118,7 +118,11 @@ class Elimination:
 
     def least(self) -> float:
         """The cost of the best choice, in units; all variables must be gone."""
-        return float(sum(self.tables.values[table] for table in self.settled))
+        return float(sum(self.tables.values[table] for table in self.settled)) + self.shifted()
+
+    def shifted(self) -> float:
+        """What messages leave out, in units: they are kept without their smallest entries."""
+        return float(sum([self.tables.shifts[step.table] for step in self.gone]))
 
     def choice(self, known: "Mapping[int, int] | None" = None) -> list[int]:
         """The option of each variable that attains the least; of those left it must be known."""

@@ -111,7 +111,7 @@ class _Branching:
                 more = self._relaxed({**fixed, v: option})
                 if more is not None and more[0] < best[0]:
                     stack.append((more[0], {**fixed, v: option}, more[1]))
-        settled = sum(float(self.tables.values[t]) for t in self.run.settled)
+        settled = sum(float(self.tables.values[t]) for t in self.run.settled) + self.run.shifted()
         choice = self.run.choice({v: self.run.options[v][at] for v, at in best[1].items()})
         return Result(choice, best[0] + settled, bound + settled, [*self.run.steps, *shifts])
 

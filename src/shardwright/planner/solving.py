@@ -30,6 +30,9 @@ class Proof:
 
     steps: list[Step]
     tables: dict[int, NDArray[np.float64]]  # by number, in units
+    shifts: dict[
+        int, float
+    ]  # by number: what a step takes off every entry of its table and adds to the bound, in units
     price: float  # seconds a byte
     budget: float  # bytes
     unit: float  # seconds
@@ -95,7 +98,8 @@ class Solver:
         """A choice with the proof of a bound, which is that of the last prices."""
         numbers = {step.table for step in proved.steps if isinstance(step, Gone)}
         tables = {number: self.tables.values[number] for number in numbers}
-        proof = Proof(proved.steps, tables, price, budget, self.tables.unit)
+        shifts = {number: self.tables.shifts[number] for number in numbers}
+        proof = Proof(proved.steps, tables, shifts, price, budget, self.tables.unit)
         dual = proved.bound * self.tables.unit - (price * budget if price else 0.0)
         seconds = self.seconds(choice)
         proved_best = not price and proved.bound == proved.least  # costs are rounded to units

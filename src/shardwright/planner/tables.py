@@ -1,8 +1,9 @@
 """Tables of costs, each kept once: what is made of equal tables in an equal way is the same table.
 
 Costs are whole numbers of a unit, in float64, so sums are exact and don't depend on their order: equal layers of a program
-get equal tables, and ties are ties. Tables that depend on the price of memory are made anew when it changes; all
-others, and how each follows from others, stay.
+get equal tables, and ties are ties. A least sum is kept without its smallest entry (`shift` has that), so what layers pass on
+soon repeats from layer to layer, and equal sums are made once. Tables that depend on the price of memory are made anew when it
+changes; all others, and how each follows from others, stay.
 """
 
 import math
@@ -25,10 +26,13 @@ class Tables:
         self.unit = unit  # seconds
         self.values: list[Any] = []
         self.exact: dict[int, Table] = {}  # seconds, of tables that were given in seconds
+        self.shifts: dict[int, float] = {}  # of least sums: what was taken off every entry
         self._parts: dict[int, Parts] = {}  # of tables that are least sums: of what
         self._picks: dict[
             tuple[int, tuple[int, ...]], int
         ] = {}  # for a table and an entry: which option gave the least
+        self._sums: dict[Any, tuple[Table, float]] = {}  # by what is added up: the least, what was taken off
+        self._contents: dict[Any, Table] = {}  # least sums by their entries: equal ones are one array
         self._known: dict[Any, int] = {}
         self._recipes: list[tuple[int, Any]] = []  # of tables that depend on the price of memory, in order
         self._priced: set[int] = set()
@@ -55,10 +59,27 @@ class Tables:
         return self._kept(("some", table, axis, kept.tobytes()), lambda: self.values[table].take(kept, axis), (table,))
 
     def least(self, parts: Parts, sizes: tuple[int, ...]) -> int:
-        """The least of the sum of tables over its first variable; `pick` says where it is."""
-        found = self._kept(("least", parts, sizes), lambda: self._least(parts, sizes), [number for number, _ in parts])
-        self._parts[found] = parts
+        """The least of the sum of tables over its first variable, less its smallest entry; `pick` says where it is."""
+        key, numbers = ("least", parts, sizes), [number for number, _ in parts]
+        found = self._known.get(key)
+        if found is None:
+            number = len(self.values)
+            found = self._kept(key, lambda: self._shifted(number, parts, sizes), numbers)
+            self._parts[found] = parts
         return found
+
+    def _shifted(self, number: int, parts: Parts, sizes: tuple[int, ...]) -> Table:
+        """The least sum of a number; sums of equal tables are made once."""
+        key = tuple([(id(self.values[part]), at) for part, at in parts]), sizes
+        found = self._sums.get(key)
+        if found is None:
+            table = self._least(parts, sizes)
+            smallest = float(table.min(initial=math.inf))
+            shift = smallest if math.isfinite(smallest) else 0.0
+            table = table - shift
+            found = self._sums[key] = self._contents.setdefault((table.shape, table.tobytes()), table), shift
+        self.shifts[number] = found[1]
+        return found[0]
 
     def pick(self, table: int, at: tuple[int, ...]) -> int:
         """Which option of the variable that was minimised out gave an entry of a table; of several the first."""
@@ -112,6 +133,8 @@ class Tables:
             return
         self.prices = prices
         self._picks.clear()
+        self._sums.clear()  # they know tables by identity
+        self._contents.clear()
         for number, make in self._recipes:
             self.values[number] = make()
 
