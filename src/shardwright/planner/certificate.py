@@ -76,8 +76,9 @@ class _Checker:
         self.scopes: list[Scope] = self.costs.scopes  # of the factors that are left, and their tables by number
         self.uses: list[int] = self.costs.uses
         self.given = 0.0  # units that rounding may have taken
-        self._messages: dict[Any, int] = {}
-        self._left: dict[int, NDArray[np.bool_]] = {}  # of variables that lost options: which are left
+        self._messages: dict[int, int] = {}
+        self._fewer: dict[Any, int] = {}  # of tables, a place in them and options: the table with these alone
+        self._options: dict[int, list[int]] = {}  # of variables that lost options: those that are left
 
     def proved(self) -> float:
         """Seconds that no plan within the budget takes less than."""
@@ -96,9 +97,9 @@ class _Checker:
             if len(scope) == 1:  # that of one variable together
                 own.setdefault(scope[0], []).append(table)
             else:
-                total += float(self._open(scope, self.tables[table]).min())
-        for v, some in own.items():
-            total += float(self._open((v,), np.sum([self.tables[t] for t in some], axis=0)).min())
+                total += float(self.tables[table].min())
+        for some in own.values():
+            total += float(np.sum([self.tables[t] for t in some], axis=0).min())
         price = self.about.price
         dual = (total - self.given) * self.about.unit - (price * self.about.budget if price else 0.0)
         return dual + self.costs.constant
@@ -106,15 +107,6 @@ class _Checker:
     def _kept(self, table: Table) -> int:
         self.tables.append(table)
         return len(self.tables) - 1
-
-    def _open(self, scope: Sequence[int], table: Table) -> Table:
-        """A table with options that were taken away impossible."""
-        for axis, v in enumerate(scope):
-            if v in self._left:
-                view = [1] * table.ndim
-                view[axis] = -1
-                table = np.where(self._left[v].reshape(view), table, np.inf)
-        return table
 
     # -- variables that are minimised out -----------------------------------------------------------------------------
 
@@ -129,13 +121,11 @@ class _Checker:
         order = np.lexsort((codes, step_of))
         bounds = np.searchsorted(step_of[order], np.arange(count + 1)).tolist()
         content, sizes = codes[order].tobytes(), self.counts[local.flat].tobytes()
-        masks = {v: left.tobytes() for v, left in self._left.items()}
         seen: dict[Any, float] = {}
         total = 0.0
         for at, (step, (table, shift)) in enumerate(zip(steps, messages, strict=True)):
             first, last, begin, end = bounds[at], bounds[at + 1], local.starts[at], local.starts[at + 1]
-            left = tuple([masks.get(u) for u in (step.variable, *step.others)]) if masks else ()
-            key = table, shift, content[8 * first : 8 * last], sizes[8 * begin : 8 * end], left
+            key = table, shift, content[8 * first : 8 * last], sizes[8 * begin : 8 * end]
             slack = seen.get(key)
             if slack is None:
                 parts = [(int(uses[f]), places[starts[f] : starts[f + 1]].tolist()) for f in order[first:last]]
@@ -151,25 +141,18 @@ class _Checker:
         return total
 
     def _message(self, step: Any) -> tuple[int, float]:
-        """The table that a step leaves, with all options of its variables, and what its entries leave out."""
+        """The table that a step leaves, and what its entries leave out."""
         given, shift = self.about.tables.get(step.table), float(self.about.shifts.get(step.table, math.nan))
         if given is None:
             raise PlanError(f"The certificate has no table {step.table}, which a step leaves.")
-        options = tuple([tuple(some) for some in step.options[1:]]) if self._left else ()
-        key = id(given), options  # equal steps have one array
-        found = self._messages.get(key)
+        found = self._messages.get(id(given))  # equal steps have one array
         if found is None:
-            table = np.asarray(given, float)
-            if self._left:
-                full = np.full([self.costs.counts[u] for u in step.others], np.inf)
-                full[np.ix_(*options)] = table
-                table = full
-            found = self._messages[key] = self._kept(table)
+            found = self._messages[id(given)] = self._kept(np.asarray(given, float))
         return found, shift
 
     def _slack(self, scope: list[int], parts: Parts, number: int, shift: float) -> float:
         """By how much a message exceeds the least of what it stands for, at most."""
-        sizes = [self.costs.counts[u] for u in scope]
+        sizes = self.counts[scope].tolist()
         message = self.tables[number]
         if message.shape != tuple(sizes[1:]):
             raise PlanError(
@@ -181,10 +164,8 @@ class _Checker:
             for place in at:
                 view[place] = sizes[place]
             views.append(self.tables[table].transpose(np.argsort(at)).reshape(view))
-        if math.prod(sizes) <= AT_ONCE:
-            least = self._open(scope, sum(views, start=np.zeros(sizes))).min(axis=0)
-        else:
-            least = self._open(scope[1:], _least(views, self._left.get(scope[0]), sizes))
+        small = math.prod(sizes) <= AT_ONCE
+        least = sum(views, start=np.zeros(sizes)).min(axis=0) if small else _least(views, sizes)
         with np.errstate(invalid="ignore"):
             over = np.where(np.isposinf(least), -np.inf, message + shift - least)
         return float(over.max(initial=-np.inf))
@@ -200,29 +181,44 @@ class _Checker:
         return found
 
     def _without_all(self, steps: list[Any]) -> None:
-        of = self._of()
-        for step in steps:
-            self._without(step, of[step.variable])
+        """Options may go if others are never worse; what is found of equal tables is found once."""
+        of, seen = self._of(), dict[Any, float]()
+        for v, group in groupby(steps, key=lambda step: step.variable):
+            if not 0 <= v < len(of):
+                raise PlanError("The certificate names variables that the program does not have.")
+            options = self._options.get(v) or list(range(self.counts[v]))
+            gone = [(step.option, step.better) for step in group]
+            if not _one_by_one(gone, options):
+                raise PlanError(f"The certificate takes options of variable {v} away for ones that are gone.")
+            pairs = [(options.index(k), options.index(better)) for k, better in gone]
+            key = tuple(pairs), tuple(sorted([(self.uses[f], self.scopes[f].index(v)) for f in of[v]]))
+            if key not in seen:
+                seen[key] = self._lost(v, pairs, of[v])
+            self.given += seen[key]
+            self._keep(v, [at for at in range(len(options)) if at not in {at for at, _ in pairs}], options, of[v])
 
-    def _without(self, step: Any, own: list[int]) -> None:
-        """An option may go if another one is never worse."""
-        v, k, better = step.variable, step.option, step.better
-        left = self._left.setdefault(v, np.ones(self.costs.counts[v], bool))
-        if k == better or min(k, better) < 0 or not left[better]:
-            raise PlanError(f"The certificate takes option {k} of variable {v} away for one that is gone.")
-        more = 0.0
+    def _lost(self, v: int, pairs: list[tuple[int, int]], own: list[int]) -> float:
+        """Units that may be lost by rounding when options go, each for another, which must never be worse."""
+        worse, better = (np.array(some, np.int64) for some in zip(*pairs, strict=True))
+        more = np.zeros(len(pairs))  # that the first cost at least, whatever other variables choose
         for f in own:
-            scope, table = self.scopes[f], self.uses[f]
-            rows = np.moveaxis(self._open(scope, self.tables[table]), scope.index(v), 0)
+            rows = np.moveaxis(self.tables[self.uses[f]], self.scopes[f].index(v), 0).reshape(self.counts[v], -1)
             with np.errstate(invalid="ignore"):
-                gain = np.where(np.isposinf(rows[k]), np.inf, rows[k] - rows[better])
-            more += float(gain.min(initial=np.inf))
-        if not more >= -(len(own) + 1):
-            raise PlanError(
-                f"The certificate takes option {k} of variable {v} away, which can be better than {better}."
-            )
-        self.given += max(-more, 0.0)
-        left[k] = False
+                gain = np.where(np.isposinf(rows[worse]), np.inf, rows[worse] - rows[better])
+                more += gain.min(axis=1, initial=np.inf)
+        if not (more >= -(len(own) + 1)).all():
+            raise PlanError(f"The certificate takes an option of variable {v} away that can be better than others.")
+        return float(np.maximum(-more, 0.0).sum())
+
+    def _keep(self, v: int, kept: list[int], options: list[int], own: list[int]) -> None:
+        self._options[v] = [options[at] for at in kept]
+        self.counts[v] = len(kept)
+        for f in own:
+            axis = self.scopes[f].index(v)
+            key = self.uses[f], axis, tuple(kept)
+            if key not in self._fewer:
+                self._fewer[key] = self._kept(self.tables[self.uses[f]].take(kept, axis))
+            self.uses[f] = self._fewer[key]
 
     def _shift_all(self, steps: list[Any]) -> None:
         """Factors pass costs on to their variables."""
@@ -242,20 +238,28 @@ class _Checker:
 
     def _shift(self, scope: Scope, rest: Table, passed_on: Sequence[Any]) -> None:
         for axis, (v, given) in enumerate(zip(scope, passed_on, strict=True)):
-            full = np.zeros(self.costs.counts[v])
-            full[self._left[v] if v in self._left else slice(None)] = given
-            if not np.isfinite(full).all():
-                raise PlanError(f"The certificate shifts infinite costs to variable {v}.")
+            full = np.array(given, float)
+            if full.shape != (self.counts[v],) or not np.isfinite(full).all():
+                raise PlanError(f"The certificate shifts costs to variable {v} that are not finite, or not one an option.")
             view = [1] * rest.ndim
             view[axis] = -1
             rest -= full.reshape(view)
             self._put((v,), full)
-        total = float(self._open(scope, rest).min())
-        self._put((scope[0],), np.full(self.costs.counts[scope[0]], total))
+        self._put((scope[0],), np.full(self.counts[scope[0]], rest.min()))
 
     def _put(self, scope: Scope, table: Table) -> None:
         self.scopes.append(scope)
         self.uses.append(self._kept(table))
+
+
+def _one_by_one(gone: list[tuple[int, int]], options: list[int]) -> bool:
+    """Whether options go, one after the other, for others that are still there."""
+    left = set(options)
+    for k, better in gone:
+        if k == better or k not in left or better not in left:
+            return False
+        left.discard(k)
+    return True
 
 
 class _Local:
@@ -311,7 +315,7 @@ def _flat(scopes: Sequence[Scope]) -> tuple[Ints, Ints, Ints]:
     return flat, np.repeat(np.arange(len(scopes)), lengths), np.concatenate([[0], np.cumsum(lengths)])
 
 
-def _least(views: list[Table], left: "NDArray[np.bool_] | None", sizes: list[int]) -> Table:
+def _least(views: list[Table], sizes: list[int]) -> Table:
     """The least of a sum over its first variable, one option after the other so that what is added up stays in the cache."""
     views = sorted(views, key=lambda view: -view.size)
     large, *small = views
@@ -320,7 +324,7 @@ def _least(views: list[Table], left: "NDArray[np.bool_] | None", sizes: list[int
             large = large + view
     rest = [v for v in small if not all(n in (1, m) for n, m in zip(v.shape, large.shape, strict=True))]
     least, total = np.full(sizes[1:], np.inf), np.empty(sizes[1:])
-    for option in range(sizes[0]) if left is None else np.flatnonzero(left):
+    for option in range(sizes[0]):
         np.add(large[option if large.shape[0] > 1 else 0], 0.0, out=total)
         for view in rest:
             total += view[option if view.shape[0] > 1 else 0]

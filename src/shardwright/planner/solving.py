@@ -69,10 +69,13 @@ class Solver:
     def _prepared(self, kinds: Sequence[int]) -> "Callable[..., Result]":
         """What solves the model at prices of memory: the steps of an elimination serve all prices."""
         factors = self._factors(kinds)
+        count = len(self.tables.values)
         run = Elimination(self.tables, self.sizes, factors)
         run.run()
 
         def solved(*prices: float) -> Result:
+            if run.left:  # dead ends depend on prices, and so does all that follows from them
+                self.tables.forget(count)
             self.tables.set_prices(*prices)
             if run.left:
                 return finished(self.tables, list(self.sizes), factors)
@@ -152,9 +155,10 @@ class Solver:
 
     def _mixed(self, budget: float, low: float, high: float, best: tuple[float, list[int]]) -> tuple[float, list[int]]:
         """The best with a low price for the first inputs and a high one for the rest: memory in steps of an input."""
-        first, last = 0, len(self.model.held)
+        first, last, count = 0, len(self.model.held), len(self.tables.values)
         while last - first > 1:
             middle = (first + last) // 2
+            self.tables.forget(count)
             choice = self._prepared([0 if at < middle else 1 for at in range(len(self.model.held))])(low, high).choice
             if self.held(choice) <= budget:
                 best, first = min(best, (self.seconds(choice), choice)), middle

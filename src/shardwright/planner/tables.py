@@ -33,7 +33,9 @@ class Tables:
         ] = {}  # for a table and an entry: which option gave the least
         self._sums: dict[Any, tuple[Table, float]] = {}  # by what is added up: the least, what was taken off
         self._contents: dict[Any, Table] = {}  # least sums by their entries: equal ones are one array
+        self.derived: dict[Any, Any] = {}  # what else was found of tables, known by their identity
         self._known: dict[Any, int] = {}
+        self._keys: list[Any] = []  # of tables, in order
         self._recipes: list[tuple[int, Any]] = []  # of tables that depend on the price of memory, in order
         self._priced: set[int] = set()
         self.prices = [0.0, 0.0]  # units a byte, of the two kinds of inputs
@@ -120,6 +122,7 @@ class Tables:
         if found is None:
             found = self._known[key] = len(self.values)
             self.values.append(None)
+            self._keys.append(key)
             self.values[found] = make()
             if priced or not self._priced.isdisjoint(parts):
                 self._priced.add(found)
@@ -132,11 +135,28 @@ class Tables:
         if prices == self.prices:
             return
         self.prices = prices
-        self._picks.clear()
-        self._sums.clear()  # they know tables by identity
-        self._contents.clear()
+        self._forget_identities()
         for number, make in self._recipes:
             self.values[number] = make()
+
+    def forget(self, count: int) -> None:
+        """Drops all tables but the first ones."""
+        for key in self._keys[count:]:
+            del self._known[key]
+        for kept in (self.exact, self.shifts, self._parts):
+            for number in [number for number in kept if number >= count]:
+                del kept[number]
+        self._priced = {number for number in self._priced if number < count}
+        self._recipes = [recipe for recipe in self._recipes if recipe[0] < count]
+        del self.values[count:], self._keys[count:]
+        self._forget_identities()
+
+    def _forget_identities(self) -> None:
+        """To be called when tables go: others may get their identities."""
+        self._picks.clear()
+        self._sums.clear()
+        self._contents.clear()
+        self.derived.clear()
 
 
 def _merged(views: list[Table]) -> list[Table]:
