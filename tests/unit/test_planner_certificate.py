@@ -1,6 +1,7 @@
 """Certificates: they hold for plans of all kinds, and are rejected once tampered with."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -159,6 +160,61 @@ def test_every_certificate_of_a_wide_program_holds(monkeypatch):
         assert {type(step) for step in narrow.certificate.steps} == {Gone}
         assert wide.time == pytest.approx(narrow.time, rel=1e-9)
         assert wide.bound <= narrow.bound * (1 + 1e-9)
+
+
+def crossed_plan(**options):
+    return sw.auto(crossed, sw.Mesh(a=2, b=2), *[ShapeDtype((64, 64), "float32")] * 3, fixed={"x": P("a")}, **options)
+
+
+def wide_plan(monkeypatch, **options):
+    """A plan whose proof has dead ends, since tables may hardly have entries."""
+    from shardwright.planner import remaining, solving
+
+    monkeypatch.setattr(remaining.finished, "__defaults__", (200.0,))
+    monkeypatch.setattr(solving.Elimination.run, "__defaults__", (200.0, float("inf")))
+    return crossed_plan(**options)
+
+
+def test_a_certificate_with_other_dead_ends_is_rejected(monkeypatch):
+    certificate = wide_plan(monkeypatch).certificate
+    steps = list(certificate.steps)
+    dead = [at for at, step in enumerate(steps) if isinstance(step, Dead)]
+    assert len(dead) > 20
+    for at in dead[::5]:
+        step = steps[at]
+        for other in (step._replace(option=step.better, better=step.option), step._replace(better=step.option)):
+            rejects(certificate, steps=[*steps[:at], other, *steps[at + 1 :]])
+        for changes in ({"variable": -1}, {"variable": 10**6}, {"better": -1}, {"option": 10**6}):
+            rejects(certificate, steps=[*steps[:at], step._replace(**changes), *steps[at + 1 :]])
+        rejects(certificate, steps=[*steps[: at + 1], step, *steps[at + 1 :]])
+
+
+@pytest.mark.parametrize("memory", [74e3, 75e3, 80e3, 90e3, 110e3])  # the smallest shards of all inputs take 73.7 kB
+def test_wide_programs_are_planned_within_memory(monkeypatch, memory):
+    for plan in (crossed_plan(memory=memory), wide_plan(monkeypatch, memory=memory)):
+        assert plan.found.solution.held <= plan.budget <= memory
+        assert plan.memory <= memory
+        assert plan.bound <= plan.time * (1 + 1e-12)
+        assert plan.certificate.check()
+
+
+def test_what_least_found_holds_is_more_than_the_limit(monkeypatch):
+    for make in (crossed_plan, partial(wide_plan, monkeypatch)):
+        with pytest.raises(PlanError, match=r"No plan fits 73 kB a device: the least found holds 73\.7 kB"):
+            make(memory=73e3)
+
+
+def test_prices_of_memory_leave_no_tables_behind(monkeypatch):
+    solver = Solver(wide_plan(monkeypatch).found.model)
+    solver._solved(1e-9, 1e-9)
+    assert solver.wide
+    count = len(solver.tables.values)
+    first = solver._solved(1e-9, 1e-9)
+    for price in (1e-12, 1e-8, 3e-9):
+        solver._solved(price, price)
+    again = solver._solved(1e-9, 1e-9)
+    assert len(solver.tables.values) == count
+    assert (first.choice, first.bound) == (again.choice, again.bound)
 
 
 def crossed(x, v, w):

@@ -240,7 +240,9 @@ class _Checker:
         for axis, (v, given) in enumerate(zip(scope, passed_on, strict=True)):
             full = np.array(given, float)
             if full.shape != (self.counts[v],) or not np.isfinite(full).all():
-                raise PlanError(f"The certificate shifts costs to variable {v} that are not finite, or not one an option.")
+                raise PlanError(
+                    f"The certificate shifts costs to variable {v} that are not finite, or not one an option."
+                )
             view = [1] * rest.ndim
             view[axis] = -1
             rest -= full.reshape(view)

@@ -172,21 +172,15 @@ class Elimination:
     def _gains(self, v: int) -> NDArray[np.float64]:
         """For each pair of options by how much the first costs more than the second at least, whatever others choose."""
         n = self.sizes[v]
-        gain = np.zeros((n, n))
+        gain, never = np.zeros((n, n)), np.zeros((n, n), bool)
         for f in self.of[v]:
             scope, table = self.live[f]
-            rows = np.moveaxis(self.tables.values[table], scope.index(v), 0).reshape(n, -1)
-            if rows.shape[1] > MOST_COMPARED:
+            if self.tables.values[table].size > n * MOST_COMPARED:
                 return np.full((n, n), -np.inf)
-            for k in range(n):
-                with np.errstate(invalid="ignore"):
-                    more = rows[k][None] - rows
-                more[:, np.isinf(rows[k])] = np.inf  # impossible anyway
-                worst = more.min(axis=1)
-                never = np.isneginf(worst) | np.isneginf(
-                    gain[k]
-                )  # somewhere the second is impossible and the first is not
-                gain[k] = np.where(never, -np.inf, np.where(never, 0.0, gain[k]) + np.where(never, 0.0, worst))
+            more = self.tables.gains(table, scope.index(v))
+            never |= np.isneginf(more)
+            gain += np.where(never, 0.0, more)
+        gain[never] = -np.inf  # somewhere the second is impossible and the first is not
         return gain
 
     def _keep(self, v: int, kept: NDArray[np.int64]) -> None:

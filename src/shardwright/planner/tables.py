@@ -33,6 +33,7 @@ class Tables:
         ] = {}  # for a table and an entry: which option gave the least
         self._sums: dict[Any, tuple[Table, float]] = {}  # by what is added up: the least, what was taken off
         self._contents: dict[Any, Table] = {}  # least sums by their entries: equal ones are one array
+        self._gains: dict[tuple[int, int], Table] = {}  # by table and place
         self.derived: dict[Any, Any] = {}  # what else was found of tables, known by their identity
         self._known: dict[Any, int] = {}
         self._keys: list[Any] = []  # of tables, in order
@@ -82,6 +83,24 @@ class Tables:
             found = self._sums[key] = self._contents.setdefault((table.shape, table.tobytes()), table), shift
         self.shifts[number] = found[1]
         return found[0]
+
+    def gains(self, table: int, axis: int) -> Table:
+        """For each pair of options of one of a table's variables by how much the first costs more than the second at least,
+        whatever the others are; -inf where the second is impossible and the first is not."""
+        key = table, axis
+        found = self._gains.get(key)
+        if found is None:
+            values = self.values[table]
+            rows = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+            found = self._gains[key] = np.empty((len(rows), len(rows)))
+            finite = bool(np.isfinite(rows).all())
+            for k, row in enumerate(rows):
+                with np.errstate(invalid="ignore"):
+                    more = row[None] - rows
+                if not finite:
+                    more[:, np.isinf(row)] = np.inf  # impossible anyway
+                more.min(axis=1, out=found[k])
+        return found
 
     def pick(self, table: int, at: tuple[int, ...]) -> int:
         """Which option of the variable that was minimised out gave an entry of a table; of several the first."""
@@ -136,6 +155,7 @@ class Tables:
             return
         self.prices = prices
         self._forget_identities()
+        self._gains = {key: found for key, found in self._gains.items() if key[0] not in self._priced}
         for number, make in self._recipes:
             self.values[number] = make()
 
@@ -146,6 +166,7 @@ class Tables:
         for kept in (self.exact, self.shifts, self._parts):
             for number in [number for number in kept if number >= count]:
                 del kept[number]
+        self._gains = {key: found for key, found in self._gains.items() if key[0] < count}
         self._priced = {number for number in self._priced if number < count}
         self._recipes = [recipe for recipe in self._recipes if recipe[0] < count]
         del self.values[count:], self._keys[count:]
