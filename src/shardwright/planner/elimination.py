@@ -167,7 +167,7 @@ class Elimination:
                     alive[k] = False
                     dead.append((k, int(better[0])))
             found = self.tables.derived[key] = dead, np.flatnonzero(alive)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _gains(self, v: int) -> NDArray[np.float64]:
         """For each pair of options by how much the first costs more than the second at least, whatever others choose."""

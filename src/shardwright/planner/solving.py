@@ -142,8 +142,9 @@ class Solver:
             dual = found.bound * self.tables.unit - price * budget
             if dual > bound:
                 bound, at = dual, price
-            best = self._best(budget)
-            if best[0] <= bound * (1 + CLOSE) or self._crossing(budget)[0] >= crossing - 1e-12 * abs(crossing):
+            best, (seconds, held, _) = self._best(budget), self.tried[-1]
+            lowest = seconds + price * (held - budget)
+            if best[0] <= bound * (1 + CLOSE) or lowest >= crossing - 1e-12 * abs(crossing):
                 break
         for spread, gap in SPREADS.items():
             if best[0] > bound * (1 + gap):
@@ -162,11 +163,10 @@ class Solver:
         return seconds, choice
 
     def _crossing(self, budget: float) -> tuple[float, float]:
-        """What the choices tried, mixed so that they hold so many bytes, take at least; and the price of a byte there."""
-        above = [entry for entry in self.tried if entry[1] > budget]
-        within = [entry for entry in self.tried if entry[1] <= budget]
-        lines = [(max((a[0] - b[0]) / (b[1] - a[1]), 0.0), a) for a in within for b in above]
-        return min((a[0] - price * (budget - a[1]), price) for price, a in lines)
+        """The highest bound for a budget if there were only the choices tried, and its price of a byte."""
+        within, above = ([e for e in self.tried if (e[1] > budget) == more] for more in (False, True))
+        prices = {max((a[0] - b[0]) / (b[1] - a[1]), 0.0) for a in within for b in above}
+        return max((min([s + price * (held - budget) for s, held, _ in self.tried]), price) for price in prices)
 
     def _mixed(self, budget: float, low: float, high: float, best: tuple[float, list[int]]) -> tuple[float, list[int]]:
         """The best with a low price for the first inputs and a high one for the rest: memory in steps of an input."""
