@@ -1,5 +1,6 @@
 """`auto` and `Plan`: what users ask of a plan, limits of memory, errors."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -391,6 +392,20 @@ def test_plans_do_not_depend_on_hash_seeds():
     first = run("1")
     assert "Sharding(" in first
     assert first == run("4242")
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_planning_leaves_garbage_collection_as_it_was(plan, on):
+    was = gc.isenabled()
+    (gc.enable if on else gc.disable)()
+    try:
+        assert plan.certificate.check()
+        plan.why_not("p/layers/2/down", P("dp"))
+        with pytest.raises(PlanError, match="No plan fits"):
+            sw.auto(mlp, MESH, X, weights(), memory=1e3)
+        assert gc.isenabled() == on
+    finally:
+        (gc.enable if was else gc.disable)()
 
 
 def test_plans_do_not_depend_on_what_was_planned_before(plan):

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.errors import PlanError
+from shardwright.planner.collecting import no_collection
 from shardwright.planner.repricing import Costs, Scope, Table
 from shardwright.program.node import Node, Program
 from shardwright.sharding import Sharding
@@ -50,6 +51,7 @@ class Certificate:
     budget: float  # bytes
     bound: float  # seconds
 
+    @no_collection()
     def check(self) -> bool:
         """True if the bound holds; PlanError says which step does not."""
         if not self.price >= 0:

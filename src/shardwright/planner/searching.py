@@ -9,6 +9,7 @@ import numpy as np
 
 from shardwright.errors import PlanError
 from shardwright.plan import moves_that_count_less
+from shardwright.planner.collecting import no_collection
 from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of
 from shardwright.planner.model import Builder, Model
 from shardwright.planner.solving import Solution, Solver
@@ -99,6 +100,7 @@ class Search:
         dear = any(option.memory > most for options in lists for option in options if hasattr(option, "memory"))
         return self._model(most) if dear else model
 
+    @no_collection()
     def best(self, more: Mapping[Node, Sharding] | None = None) -> Found:
         """The best plan, perhaps with more inputs fixed."""
         if more and not self._has(more):
