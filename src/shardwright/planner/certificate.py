@@ -321,16 +321,18 @@ def _flat(scopes: Sequence[Scope]) -> tuple[Ints, Ints, Ints]:
 
 def _least(views: list[Table], sizes: list[int]) -> Table:
     """The least of a sum over its first variable, one option after the other so that what is added up stays in the cache."""
-    views = sorted(views, key=lambda view: -view.size)
-    large, *small = views
+    large, *small = sorted(views, key=lambda view: -view.size)
+    rest = []
     for view in small:  # what is over variables of the largest table is added to it at once
         if all(n in (1, m) for n, m in zip(view.shape, large.shape, strict=True)):
             large = large + view
-    rest = [v for v in small if not all(n in (1, m) for n, m in zip(v.shape, large.shape, strict=True))]
+        else:
+            rest.append(view)
     least, total = np.full(sizes[1:], np.inf), np.empty(sizes[1:])
     for option in range(sizes[0]):
-        np.add(large[option if large.shape[0] > 1 else 0], 0.0, out=total)
-        for view in rest:
-            total += view[option if view.shape[0] > 1 else 0]
+        first, *more = [view[option if view.shape[0] > 1 else 0] for view in (large, *rest)]
+        np.add(first, more[0] if more else 0.0, out=total)
+        for row in more[1:]:
+            total += row
         np.minimum(least, total, out=least)
     return least
