@@ -60,13 +60,15 @@ class Change:
         self.kept = tuple(piece for piece in partial if piece in kept)
 
     def _pieces(self, axes: Sequence[str], by: Sequence[str]) -> tuple[str, ...]:
+        if not axes:
+            return ()
         return tuple(piece for piece in self.mesh.cut(axes, by=by) if self.size(piece) > 1)
 
     def size(self, piece: str) -> int:
         """The devices along a piece."""
         found = self._sizes.get(piece)
         if found is None:
-            found = self._sizes[piece] = self.mesh.axis(piece).size
+            found = self._sizes[piece] = self.mesh.sizes.get(piece) or self.mesh.axis(piece).size
         return found
 
     def product(self, pieces: Sequence[str]) -> int:
@@ -135,6 +137,8 @@ class Change:
         numbers = {name: number for number, name in enumerate(self.mesh.axis_names)}
 
         def key(piece: str) -> tuple[int, int]:
+            if piece in numbers:  # whole
+                return numbers[piece], 1
             axis = self.mesh.axis(piece)
             return numbers[axis.name], axis.pre
 

@@ -118,7 +118,11 @@ class Elimination:
 
     def least(self) -> float:
         """The cost of the best choice, in units; all variables must be gone."""
-        return float(sum(self.tables.values[table] for table in self.settled))
+        return float(sum(self.tables.values[table] for table in self.settled)) + self.shifted()
+
+    def shifted(self) -> float:
+        """What messages leave out, in units: they are kept without their smallest entries."""
+        return float(sum([self.tables.shifts[step.table] for step in self.gone]))
 
     def choice(self, known: "Mapping[int, int] | None" = None) -> list[int]:
         """The option of each variable that attains the least; of those left it must be known."""
@@ -140,37 +144,43 @@ class Elimination:
         found = False
         for v in sorted(self.left):
             if self.sizes[v] > 1 and self.of[v]:
-                gain = self._gains(v)
-                alive = np.ones(self.sizes[v], bool)
-                for k in range(self.sizes[v] - 1, -1, -1):  # of equals the first stays
-                    better = np.flatnonzero(alive & (gain[k] >= 0))
-                    better = better[better != k]
-                    if len(better):
-                        alive[k] = False
-                        self.steps.append(Dead(v, self.options[v][k], self.options[v][int(better[0])]))
-                if not alive.all():
+                dead, kept = self._dead_ends(v)
+                if dead:
                     found = True
-                    self._keep(v, np.flatnonzero(alive))
+                    options = self.options[v]
+                    self.steps += [Dead(v, options[k], options[better]) for k, better in dead]
+                    self._keep(v, kept)
+        return found
+
+    def _dead_ends(self, v: int) -> tuple[list[tuple[int, int]], NDArray[np.int64]]:
+        """The options of a variable that go, each with a better one, and those that stay; found once for equal tables."""
+        factors = [self.live[f] for f in self.of[v]]
+        key = tuple(sorted([(id(self.tables.values[table]), scope.index(v)) for scope, table in factors]))
+        found = self.tables.derived.get(key)
+        if found is None:
+            gain, dead = self._gains(v), []
+            alive = np.ones(self.sizes[v], bool)
+            for k in range(self.sizes[v] - 1, -1, -1):  # of equals the first stays
+                better = np.flatnonzero(alive & (gain[k] >= 0))
+                better = better[better != k]
+                if len(better):
+                    alive[k] = False
+                    dead.append((k, int(better[0])))
+            found = self.tables.derived[key] = dead, np.flatnonzero(alive)
         return found
 
     def _gains(self, v: int) -> NDArray[np.float64]:
         """For each pair of options by how much the first costs more than the second at least, whatever others choose."""
         n = self.sizes[v]
-        gain = np.zeros((n, n))
+        gain, never = np.zeros((n, n)), np.zeros((n, n), bool)
         for f in self.of[v]:
             scope, table = self.live[f]
-            rows = np.moveaxis(self.tables.values[table], scope.index(v), 0).reshape(n, -1)
-            if rows.shape[1] > MOST_COMPARED:
+            if self.tables.values[table].size > n * MOST_COMPARED:
                 return np.full((n, n), -np.inf)
-            for k in range(n):
-                with np.errstate(invalid="ignore"):
-                    more = rows[k][None] - rows
-                more[:, np.isinf(rows[k])] = np.inf  # impossible anyway
-                worst = more.min(axis=1)
-                never = np.isneginf(worst) | np.isneginf(
-                    gain[k]
-                )  # somewhere the second is impossible and the first is not
-                gain[k] = np.where(never, -np.inf, np.where(never, 0.0, gain[k]) + np.where(never, 0.0, worst))
+            more = self.tables.gains(table, scope.index(v))
+            never |= np.isneginf(more)
+            gain += np.where(never, 0.0, more)
+        gain[never] = -np.inf  # somewhere the second is impossible and the first is not
         return gain
 
     def _keep(self, v: int, kept: NDArray[np.int64]) -> None:

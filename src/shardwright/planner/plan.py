@@ -129,7 +129,7 @@ class Plan:
         found, proof = self.found, self.found.solution.proof
         return Certificate(
             found.program, found.fixed, tuple(found.outputs), found.hubs, found.exact, found.limit, tuple(proof.steps),
-            proof.tables, proof.unit, proof.price, proof.budget, found.bound,
+            proof.tables, proof.shifts, proof.unit, proof.price, proof.budget, found.bound,
         )  # fmt: skip
 
     # -- questions ----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ The linear programme has a variable for each option and for each combination of 
 much each factor passes costs on to its variables, so that what is left of every table is at least 0: a proof of the bound.
 """
 
+import heapq
 import math
 from typing import Any, NamedTuple
 
@@ -39,11 +40,7 @@ class Result(NamedTuple):
 
 
 def finished(tables: Tables, sizes: list[int], factors: list[tuple[Scope, int]], most: float = MOST) -> Result:
-    """The best choice for variables of some sizes under factors."""
-    run = Elimination(tables, sizes, factors)
-    run.run(most)
-    if not run.left:
-        return Result(run.choice(), run.least(), run.least(), [*run.steps])
+    """The best choice for variables of some sizes under factors that are too wide to minimise out as they are."""
     run = Elimination(tables, sizes, factors)
     while True:  # leaves factors of two variables
         dead = run.without_dead_ends()
@@ -61,14 +58,24 @@ def _narrow(run: Elimination, most: float) -> bool:
     """Whether all that is left can be minimised out; looked at on the side."""
     near = {v: set(run.near[v]) & run.left for v in run.left}
     logs = {v: math.log(run.sizes[v]) for v in run.left}
-    while near:
-        v = min(near, key=lambda v: logs[v] + sum(logs[u] for u in near[v]))
-        if logs[v] + sum(logs[u] for u in near[v]) > math.log(most) + 1e-9:
+
+    def weight(v: int) -> float:
+        return logs[v] + sum([logs[u] for u in near[v]])
+
+    heap = [(weight(v), v) for v in near]
+    heapq.heapify(heap)
+    while heap:
+        known, v = heapq.heappop(heap)
+        if v not in near or (now := weight(v)) > known + 1e-9:  # it has another entry
+            continue
+        if now > math.log(most) + 1e-9:
             return False
         around = near.pop(v)
         for u in around:
             near[u] |= around
             near[u] -= {u, v}
+        for u in around:
+            heapq.heappush(heap, (weight(u), u))
     return True
 
 
@@ -111,7 +118,7 @@ class _Branching:
                 more = self._relaxed({**fixed, v: option})
                 if more is not None and more[0] < best[0]:
                     stack.append((more[0], {**fixed, v: option}, more[1]))
-        settled = sum(float(self.tables.values[t]) for t in self.run.settled)
+        settled = sum(float(self.tables.values[t]) for t in self.run.settled) + self.run.shifted()
         choice = self.run.choice({v: self.run.options[v][at] for v, at in best[1].items()})
         return Result(choice, best[0] + settled, bound + settled, [*self.run.steps, *shifts])
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from shardwright.errors import PlanError
 from shardwright.plan import moves_that_count_less
+from shardwright.planner.collecting import no_collection
 from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of
 from shardwright.planner.model import Builder, Model
 from shardwright.planner.solving import Solution, Solver
@@ -79,6 +80,7 @@ class Search:
         self.names = dict(zip(program.inputs, program.names, strict=True))
         self.hubs: Hubs = {}
         self.exact: set[Moved] = set()  # moves that turned out to matter
+        self._last: tuple[Model, dict[Node, Sharding], Solver] | None = None
 
     @cached_property
     def unlimited(self) -> "Search":
@@ -98,11 +100,13 @@ class Search:
         dear = any(option.memory > most for options in lists for option in options if hasattr(option, "memory"))
         return self._model(most) if dear else model
 
+    @no_collection()
     def best(self, more: Mapping[Node, Sharding] | None = None) -> Found:
         """The best plan, perhaps with more inputs fixed."""
         if more and not self._has(more):
             return Search(self.program, {**self.fixed, **more}, self.outputs, self.limit).best()
         budget, tried = self.limit, None  # the plan that holds least so far
+        smallest = sum(min(some) for some in self.model.held.values())
         for _ in range(ROUNDS):
             found = self._solved(more or {}, budget)
             if found is None:
@@ -110,11 +114,11 @@ class Search:
             if self._surely_fits(found) or found.explanation.peak_bytes <= self.limit:
                 return found
             excess = found.explanation.peak_bytes - self.limit
-            budget = min(budget, found.solution.held) - excess
             if tried is None or found.explanation.peak_bytes < tried.explanation.peak_bytes:
                 tried = found
-            if budget < sum(min(some) for some in self.model.held.values()):
+            if budget <= smallest:
                 break
+            budget = max(min(budget, found.solution.held) - excess, smallest)
         raise self._nothing_fits(more or {}, tried)
 
     def _has(self, more: Mapping[Node, Sharding]) -> bool:
@@ -126,10 +130,17 @@ class Search:
             for node, there in more.items()
         )
 
+    def _solver(self, model: Model, more: Mapping[Node, Sharding]) -> Solver:
+        """The last one if it serves: what it tried for one budget helps with another."""
+        if self._last is None or self._last[0] is not model or self._last[1] != more:
+            only = [self._only(model, node, there) for node, there in more.items()]
+            self._last = model, dict(more), Solver(model, only)
+        return self._last[2]
+
     def _solved(self, more: Mapping[Node, Sharding], budget: float) -> Found | None:
         while True:
             model = self.model
-            solution = Solver(model, [self._only(model, node, there) for node, there in more.items()]).solve(budget)
+            solution = self._solver(model, more).solve(budget)
             if solution is None:
                 return None
             unpriced = self._unpriced(model, solution)

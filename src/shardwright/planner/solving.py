@@ -9,6 +9,7 @@ the others the higher price.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,9 @@ class Proof:
 
     steps: list[Step]
     tables: dict[int, NDArray[np.float64]]  # by number, in units
+    shifts: dict[
+        int, float
+    ]  # by number: what a step takes off every entry of its table and adds to the bound, in units
     price: float  # seconds a byte
     budget: float  # bytes
     unit: float  # seconds
@@ -53,6 +57,8 @@ class Solver:
         self.model, self.tables = model, model.tables
         self.factors = [*model.factors, *more]
         self.sizes = [len(variable.options) for variable in model.variables]
+        self.wide = False  # too wide to minimise all variables out, which is the same for all prices
+        self.tried: list[tuple[float, int, list[int]]] = []  # choices: seconds, bytes held; the first at no price
 
     def held(self, choice: Sequence[int]) -> int:
         """Bytes that a device holds of inputs and constants."""
@@ -66,12 +72,17 @@ class Solver:
     def _prepared(self, kinds: Sequence[int]) -> "Callable[..., Result]":
         """What solves the model at prices of memory: the steps of an elimination serve all prices."""
         factors = self._factors(kinds)
+        count = len(self.tables.values)
         run = Elimination(self.tables, self.sizes, factors)
-        run.run()
+        if not self.wide:
+            run.run()
+            self.wide = bool(run.left)
 
         def solved(*prices: float) -> Result:
+            if self.wide:  # dead ends depend on prices, and so does all that follows from them
+                self.tables.forget(count)
             self.tables.set_prices(*prices)
-            if run.left:
+            if self.wide:
                 return finished(self.tables, list(self.sizes), factors)
             return Result(run.choice(), run.least(), run.least(), [*run.steps])
 
@@ -83,19 +94,25 @@ class Solver:
 
     def solve(self, budget: float = math.inf) -> Solution | None:
         """The best choice that holds no more than so many bytes; None if every choice holds more."""
-        solved = self._prepared([0] * len(self.model.held))
-        first = solved(0.0, 0.0)
-        if math.isinf(first.least):
-            return None
-        if self.held(first.choice) <= budget:
-            return self._solution(first, first.choice, 0.0, budget)
-        return self._within(solved, budget, first)
+        solved = self._solved
+        if not self.tried or self.tried[0][1] <= budget:
+            first = self._try(solved, 0.0)
+            if math.isinf(first.least):
+                return None
+            if self.held(first.choice) <= budget:
+                return self._solution(first, first.choice, 0.0, budget)
+        return self._within(solved, budget)
+
+    @cached_property
+    def _solved(self) -> "Callable[..., Result]":
+        return self._prepared([0] * len(self.model.held))
 
     def _solution(self, proved: Result, choice: list[int], price: float, budget: float) -> Solution:
         """A choice with the proof of a bound, which is that of the last prices."""
         numbers = {step.table for step in proved.steps if isinstance(step, Gone)}
         tables = {number: self.tables.values[number] for number in numbers}
-        proof = Proof(proved.steps, tables, price, budget, self.tables.unit)
+        shifts = {number: self.tables.shifts[number] for number in numbers}
+        proof = Proof(proved.steps, tables, shifts, price, budget, self.tables.unit)
         dual = proved.bound * self.tables.unit - (price * budget if price else 0.0)
         seconds = self.seconds(choice)
         proved_best = not price and proved.bound == proved.least  # costs are rounded to units
@@ -104,56 +121,63 @@ class Solver:
     def least_held(self) -> list[int]:
         """The choice that holds least, whatever it costs."""
         most = sum(max(some) for some in self.model.held.values())
-        return self._prepared([0] * len(self.model.held))(1e6 / max(most, 1), 0.0).choice
+        return self._solved(1e6 / max(most, 1), 0.0).choice
 
-    def _within(self, solved: "Callable[..., Result]", budget: float, first: Result) -> Solution | None:
+    def _within(self, solved: "Callable[..., Result]", budget: float) -> Solution | None:
         """Where the lines that two choices make over the price of memory cross lies the next price to try: a choice below both
         lines there takes the place of one of them, and if no choice is, no price gives a higher bound."""
         if sum(min(some) for some in self.model.held.values()) > budget:
             return None
-        unit = self.tables.unit
         most = sum(max(some) for some in self.model.held.values())
-        price = max(self.seconds(first.choice), 1e-9) * 1e3 / max(most, 1)
-        high = solved(price, price)
-        if self.held(high.choice) > budget:
-            price *= 1e6
-            high = solved(price, price)
-        if self.held(high.choice) > budget:
+        price = max(min(self.tried)[0], 1e-9) * 1e3 / max(most, 1)
+        for high in (price, price * 1e6):
+            if min(held for _, held, _ in self.tried) > budget:
+                self._try(solved, high)
+        if min(held for _, held, _ in self.tried) > budget:
             return None
-        low, high_choice = first.choice, high.choice
-        bound, at = max((first.bound * unit, 0.0), (high.bound * unit - price * budget, price))
-        best = self.seconds(high_choice), high_choice
+        bound, at = -math.inf, 0.0
         for _ in range(ROUNDS):
-            less, more = self.held(high_choice), self.held(low)
-            price = (self.seconds(high_choice) - self.seconds(low)) / max(more - less, 1)
-            found = solved(price, price)
-            dual = found.bound * unit - price * budget
+            crossing, price = self._crossing(budget)
+            found = self._try(solved, price)
+            dual = found.bound * self.tables.unit - price * budget
             if dual > bound:
                 bound, at = dual, price
-            here = self.held(found.choice)
-            value = self.seconds(found.choice) + price * here
-            if here <= budget:
-                best = min(best, (self.seconds(found.choice), found.choice))
-            crossing = self.seconds(low) + price * more
-            if best[0] <= bound * (1 + CLOSE) or value >= crossing * (1 - 1e-12) or price <= 0:
+            best, (seconds, held, _) = self._best(budget), self.tried[-1]
+            lowest = seconds + price * (held - budget)
+            if best[0] <= bound * (1 + CLOSE) or lowest >= crossing - 1e-12 * abs(crossing):
                 break
-            if here <= budget:
-                high_choice = found.choice
-            else:
-                low = found.choice
         for spread, gap in SPREADS.items():
             if best[0] > bound * (1 + gap):
                 best = self._mixed(budget, at / spread, at * spread, best)
         return self._solution(solved(at, at), best[1], at, budget)
 
+    def _try(self, solved: "Callable[..., Result]", price: float) -> Result:
+        found = solved(price, price)
+        if found.choice:
+            self.tried.append((self.seconds(found.choice), self.held(found.choice), found.choice))
+        return found
+
+    def _best(self, budget: float) -> tuple[float, list[int]]:
+        """The quickest of the choices tried that hold no more than so many bytes."""
+        seconds, _, choice = min(entry for entry in self.tried if entry[1] <= budget)
+        return seconds, choice
+
+    def _crossing(self, budget: float) -> tuple[float, float]:
+        """The highest bound for a budget if there were only the choices tried, and its price of a byte."""
+        within, above = ([e for e in self.tried if (e[1] > budget) == more] for more in (False, True))
+        prices = {max((a[0] - b[0]) / (b[1] - a[1]), 0.0) for a in within for b in above}
+        return max((min([s + price * (held - budget) for s, held, _ in self.tried]), price) for price in prices)
+
     def _mixed(self, budget: float, low: float, high: float, best: tuple[float, list[int]]) -> tuple[float, list[int]]:
         """The best with a low price for the first inputs and a high one for the rest: memory in steps of an input."""
-        first, last = 0, len(self.model.held)
+        first, last, count = 0, len(self.model.held), len(self.tables.values)
         while last - first > 1:
             middle = (first + last) // 2
+            self.tables.forget(count)
             choice = self._prepared([0 if at < middle else 1 for at in range(len(self.model.held))])(low, high).choice
             if self.held(choice) <= budget:
                 best, first = min(best, (self.seconds(choice), choice)), middle
             else:
                 last = middle
+        self.tables.forget(count)
         return best

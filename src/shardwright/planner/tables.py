@@ -1,8 +1,9 @@
 """Tables of costs, each kept once: what is made of equal tables in an equal way is the same table.
 
 Costs are whole numbers of a unit, in float64, so sums are exact and don't depend on their order: equal layers of a program
-get equal tables, and ties are ties. Tables that depend on the price of memory are made anew when it changes; all
-others, and how each follows from others, stay.
+get equal tables, and ties are ties. A least sum is kept without its smallest entry (`shift` has that), so what layers pass on
+soon repeats from layer to layer, and equal sums are made once. Tables that depend on the price of memory are made anew when it
+changes; all others, and how each follows from others, stay.
 """
 
 import math
@@ -25,11 +26,17 @@ class Tables:
         self.unit = unit  # seconds
         self.values: list[Any] = []
         self.exact: dict[int, Table] = {}  # seconds, of tables that were given in seconds
+        self.shifts: dict[int, float] = {}  # of least sums: what was taken off every entry
         self._parts: dict[int, Parts] = {}  # of tables that are least sums: of what
         self._picks: dict[
             tuple[int, tuple[int, ...]], int
         ] = {}  # for a table and an entry: which option gave the least
+        self._sums: dict[Any, tuple[Table, float]] = {}  # by what is added up: the least, what was taken off
+        self._contents: dict[Any, Table] = {}  # least sums by their entries: equal ones are one array
+        self._gains: dict[tuple[int, int], Table] = {}  # by table and place
+        self.derived: dict[Any, Any] = {}  # what else was found of tables, known by their identity
         self._known: dict[Any, int] = {}
+        self._keys: list[Any] = []  # of tables, in order
         self._recipes: list[tuple[int, Any]] = []  # of tables that depend on the price of memory, in order
         self._priced: set[int] = set()
         self.prices = [0.0, 0.0]  # units a byte, of the two kinds of inputs
@@ -55,9 +62,44 @@ class Tables:
         return self._kept(("some", table, axis, kept.tobytes()), lambda: self.values[table].take(kept, axis), (table,))
 
     def least(self, parts: Parts, sizes: tuple[int, ...]) -> int:
-        """The least of the sum of tables over its first variable; `pick` says where it is."""
-        found = self._kept(("least", parts, sizes), lambda: self._least(parts, sizes), [number for number, _ in parts])
-        self._parts[found] = parts
+        """The least of the sum of tables over its first variable, less its smallest entry; `pick` says where it is."""
+        key, numbers = ("least", parts, sizes), [number for number, _ in parts]
+        found = self._known.get(key)
+        if found is None:
+            number = len(self.values)
+            found = self._kept(key, lambda: self._shifted(number, parts, sizes), numbers)
+            self._parts[found] = parts
+        return found
+
+    def _shifted(self, number: int, parts: Parts, sizes: tuple[int, ...]) -> Table:
+        """The least sum of a number; sums of equal tables are made once."""
+        key = tuple([(id(self.values[part]), at) for part, at in parts]), sizes
+        found = self._sums.get(key)
+        if found is None:
+            table = self._least(parts, sizes)
+            smallest = float(table.min(initial=math.inf))
+            shift = smallest if math.isfinite(smallest) else 0.0
+            table = table - shift
+            found = self._sums[key] = self._contents.setdefault((table.shape, table.tobytes()), table), shift
+        self.shifts[number] = found[1]
+        return found[0]
+
+    def gains(self, table: int, axis: int) -> Table:
+        """For each pair of options of one of a table's variables by how much the first costs more than the second at least,
+        whatever the others are; -inf where the second is impossible and the first is not."""
+        key = table, axis
+        found = self._gains.get(key)
+        if found is None:
+            values = self.values[table]
+            rows = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+            found = self._gains[key] = np.empty((len(rows), len(rows)))
+            finite = bool(np.isfinite(rows).all())
+            for k, row in enumerate(rows):
+                with np.errstate(invalid="ignore"):
+                    more = row[None] - rows
+                if not finite:
+                    more[:, np.isinf(row)] = np.inf  # impossible anyway
+                more.min(axis=1, out=found[k])
         return found
 
     def pick(self, table: int, at: tuple[int, ...]) -> int:
@@ -99,6 +141,7 @@ class Tables:
         if found is None:
             found = self._known[key] = len(self.values)
             self.values.append(None)
+            self._keys.append(key)
             self.values[found] = make()
             if priced or not self._priced.isdisjoint(parts):
                 self._priced.add(found)
@@ -111,9 +154,30 @@ class Tables:
         if prices == self.prices:
             return
         self.prices = prices
-        self._picks.clear()
+        self._forget_identities()
+        self._gains = {key: found for key, found in self._gains.items() if key[0] not in self._priced}
         for number, make in self._recipes:
             self.values[number] = make()
+
+    def forget(self, count: int) -> None:
+        """Drops all tables but the first ones."""
+        for key in self._keys[count:]:
+            del self._known[key]
+        for kept in (self.exact, self.shifts, self._parts):
+            for number in [number for number in kept if number >= count]:
+                del kept[number]
+        self._gains = {key: found for key, found in self._gains.items() if key[0] < count}
+        self._priced = {number for number in self._priced if number < count}
+        self._recipes = [recipe for recipe in self._recipes if recipe[0] < count]
+        del self.values[count:], self._keys[count:]
+        self._forget_identities()
+
+    def _forget_identities(self) -> None:
+        """To be called when tables go: others may get their identities."""
+        self._picks.clear()
+        self._sums.clear()
+        self._contents.clear()
+        self.derived.clear()
 
 
 def _merged(views: list[Table]) -> list[Table]:

@@ -1,0 +1,319 @@
+"""`Costs`: what every choice for a program costs, found from the program and the hardware of its mesh, for the check of a
+certificate. Shares no code with the model that the search makes.
+
+Values in equal places, of equal shapes, are of one `kind` (a number). What a node adds follows from the kinds that it reads,
+so each distinct node is priced once and the layers of a model cost a look-up.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.kernels import KERNELS
+from shardwright.ops import OPS
+from shardwright.plan import (
+    Each,
+    FromLocal,
+    Local,
+    LocalStep,
+    OperationPlan,
+    Option,
+    ToLocal,
+    move_matrix,
+    options_of,
+    places,
+    problem_of,
+)
+from shardwright.program.control_cost import controlled
+from shardwright.program.node import Apply, Constrain, Control, Given, Node, Pick, Settle
+from shardwright.sharding import Sharding, block_size, layout_of
+
+if TYPE_CHECKING:
+    from shardwright.planner.certificate import Certificate
+
+Table = NDArray[np.float64]
+Scope = tuple[int, ...]
+Shardings = tuple[Sharding, ...]
+Value = tuple[int, int]  # a variable, and the kind of value that its options have
+_Placed = Constrain | Settle | ToLocal
+
+
+class _Added(NamedTuple):
+    """What a node adds: a variable with options, their own cost, the moves of what it reads, the kinds of its results."""
+
+    options: int
+    cost: int | None  # a table, like moves
+    moves: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+class Costs:
+    """Variables with numbers of options, and factors: tables over one or two variables, in units."""
+
+    def __init__(self, certificate: "Certificate") -> None:
+        self.about, self.program = certificate, certificate.program
+        self.mesh, self.chip = self.program.mesh, self.program.mesh.hardware.chip
+        self.counts: list[int] = []  # options of each variable
+        self.scopes: list[Scope] = []  # of factors, and their tables by number
+        self.uses: list[int] = []
+        self.tables: list[Table] = []
+        self.constant = 0.0
+        self._kinds: list[tuple[Shardings, tuple[int, ...], Any]] = []
+        self._numbers: dict[Any, int] = {}  # of kinds and of tables
+        self._added: dict[Any, _Added] = {}
+        self._operations: dict[Any, Any] = {}
+        self._values: dict[Node, Value] = {}
+        self._for: dict[tuple[Node, Node], Value] = {}  # what some readers of a value read
+        self._sizes: dict[tuple[Sharding, tuple[int, ...]], int] = {}
+        self._reads = self.program.reads
+        for node in self.program.outputs:
+            self._reads[node] += 1
+        for node in self.program.nodes:
+            self._node(node)
+        for node, there in zip(self.program.outputs, certificate.outputs, strict=True):
+            if node.type.local is None:
+                key = "placed", *node.type[:2], there
+                self._put(key, (self._values[node],), partial(self._placed, node, there))
+
+    @cached_property
+    def most(self) -> float:
+        """Bytes that a device may hold of a step's operands and results, beside the smallest shards of all inputs."""
+        held: dict[Any, int] = {}
+        least = 0
+        for node in self.program.nodes:
+            if isinstance(node.what, Given) and node.type.local is None:
+                there = self.about.fixed.get(node) or node.type.sharding
+                key = node.type[:2], there
+                if key not in held:
+                    held[key] = min(self._bytes(node, self._given(node, there)))
+                least += held[key]
+        return self.about.limit - least
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    def _node(self, node: Node) -> None:
+        what = node.what
+        if isinstance(what, Apply):
+            operands = tuple([self._read(x, node) for x in node.nodes])
+            scalars = () if len(node.nodes) == len(node.inputs) else tuple([_scalar(x) for x in node.inputs])
+            key = what.name, what.attrs.key, scalars, None if operands else node.type[:2]
+            self._lies(node, self._put(key, operands, lambda: self._operation(node)))
+        elif isinstance(what, Given):
+            if node.type.local is None:
+                there = self.about.fixed.get(node) or node.type.sharding
+                self._lies(node, self._put(("held", *node.type[:2], there), (), lambda: self._input(node, there)))
+        elif isinstance(what, Pick):
+            variable, first = self._values[node.nodes[0]]
+            self._lies(node, (variable, first + what.which))
+        elif isinstance(what, _Placed):
+            self._place(node, what)
+        elif isinstance(what, Control):
+            operands = tuple([self._read(x, node) for x in node.nodes])
+            layouts = controlled(self.program, node, self.about.fixed)
+            self._lies(node, self._put(node, operands, lambda: self._options(node, layouts, _seconds_of)))
+        elif isinstance(what, LocalStep):
+            self.constant += what.time
+        elif isinstance(what, Each):
+            touched = sum(x.type.local_bytes for x in node.nodes) + sum(t.local_bytes for t in node.types)
+            self.constant += self.chip.seconds(0.0, touched, node.types[0].dtype if node.types else "float32")
+        elif isinstance(what, FromLocal):
+            assert node.type.sharding is not None
+            where = (node.type.sharding,)
+            self._lies(node, self._put(("local", node.type), (), lambda: self._made_at(where, node)))
+
+    def _place(self, node: Node, what: Any) -> None:
+        there = None
+        if isinstance(what, ToLocal):
+            there = what.layout.sharding
+        elif isinstance(what, Constrain):
+            there = what.sharding.for_shape(node.type.shape)
+        operands = (self._read(node.nodes[0], node),)
+        value = self._put(("placed", *node.type[:2], there), operands, lambda: self._placed(node, there))
+        if not isinstance(what, ToLocal):
+            self._lies(node, value)
+
+    def _put(self, key: Any, operands: tuple[Value, ...], make: Callable[[], Any]) -> Value:
+        """Adds a variable and its factors; gives it with the kind of its first result."""
+        full = (key, *[kind for _, kind in operands])
+        added = self._added.get(full)
+        if added is None:
+            count, cost, wanted, results = make()
+            moves = tuple([self._move(kind, at) for (_, kind), at in zip(operands, wanted, strict=True)])
+            added = self._added[full] = _Added(count, cost, moves, results)
+        variable = len(self.counts)
+        self.counts.append(added.options)
+        if added.cost is not None:
+            self.scopes.append((variable,))
+            self.uses.append(added.cost)
+        for (source, _), table in zip(operands, added.moves, strict=True):
+            self.scopes.append((source, variable))
+            self.uses.append(table)
+        return variable, added.results[0] if added.results else -1
+
+    def _lies(self, node: Node, value: Value) -> None:
+        """A value lies somewhere; if several read it, it may be moved once for them."""
+        if self._reads[node] > 1 and len(node.types) == 1:
+            value = self._hub(value)
+            at = 1
+            while (node, at) in self.about.hubs:
+                own = self._hub(value)
+                self._for.update({(node, reader): own for reader, _ in self.about.hubs[node, at]})
+                at += 1
+        self._values[node] = value
+
+    def _hub(self, value: Value) -> Value:
+        def made() -> Any:
+            where, shape, dtype = self._kinds[value[1]]
+            known = dict.fromkeys(where)
+            every = (*known, *[s for s in places(self.mesh, shape) if s not in known])
+            return len(every), None, (every,), (self._kind(every, shape, dtype),)
+
+        return self._put("hub", (value,), made)
+
+    def _read(self, node: Node, reader: Node) -> Value:
+        return (self._for and self._for.get((node, reader))) or self._values[node]
+
+    # -- prices of distinct nodes: options, their cost, where they want operands, kinds of results ---------------------------
+
+    def _given(self, node: Node, there: Sharding | None) -> Shardings:
+        shape = node.type.shape
+        return places(self.mesh, shape, True) if there is None else (there.for_shape(shape),)
+
+    def _input(self, node: Node, there: Sharding | None) -> Any:
+        where = self._given(node, there)
+        held = self._table(np.array(self._bytes(node, where)) * self.about.price / self.about.unit)
+        return len(where), held, (), (self._kind(where, *node.type[:2]),)
+
+    def _made_at(self, where: Shardings, node: Node, cost: int | None = None) -> Any:
+        return len(where), cost, (), (self._kind(where, *node.type[:2]),)
+
+    def _placed(self, node: Node, there: Sharding | None) -> Any:
+        """A value that is moved to one place, or anywhere."""
+        shape = node.type.shape
+        where = places(self.mesh, shape) if there is None else (there.for_shape(shape),)
+        return len(where), None, (where,), (self._kind(where, *node.type[:2]),)
+
+    def _operation(self, node: Node) -> Any:
+        what, kind = node.what, node.type
+        if not node.nodes:  # each device makes its part
+            where = places(self.mesh, kind.shape)
+            seconds = [self.chip.seconds(0, n, kind.dtype) for n in self._bytes(node, where)]
+            return self._made_at(where, node, self._seconds_table(seconds))
+        operands = [x.type[:2] if isinstance(x, Node) else x for x in node.inputs]
+        key = what.name, what.attrs.key, *[k if isinstance(k, tuple) else _scalar(k) for k in operands]
+        if key not in self._operations:
+            every = options_of(what.name, operands, what.attrs, self.mesh)
+            fits = [option for option in every if option.memory <= self.most] or list(every)
+            self._operations[key] = self._options(node, fits, _Roofline(self, node, operands).seconds)
+        return self._operations[key]
+
+    def _options(self, node: Node, options: Sequence[Any], seconds: Callable[[Any], float]) -> Any:
+        cost = self._seconds_table([seconds(option) for option in options])
+        wanted = tuple([tuple([o.operands[at] for o in options]) for at in range(len(node.nodes))])
+        results = [(tuple([o.results[at] for o in options]), *kind[:2]) for at, kind in enumerate(node.types)]
+        if len(results) == 1:
+            return len(options), cost, wanted, (self._kind(*results[0]),)
+        first = len(self._kinds)  # one after the other, so that a pick finds its kind
+        self._kinds += results
+        return len(options), cost, wanted, tuple(range(first, len(self._kinds)))
+
+    def _bytes(self, node: Node, where: Shardings) -> list[int]:
+        """What a device holds of a value at each of some places."""
+        item = node.type.dtype.itemsize
+        return [self.local_size(s, node.type.shape) * item for s in where]
+
+    def local_size(self, sharding: Sharding, shape: tuple[int, ...]) -> int:
+        """Elements of the largest shard."""
+        key = sharding, shape
+        found = self._sizes.get(key)
+        if found is None:
+            found = self._sizes[key] = sharding.local_size(shape)
+        return found
+
+    # -- tables and kinds ---------------------------------------------------------------------------------------------
+
+    def _kind(self, where: Shardings, shape: tuple[int, ...], dtype: Any) -> int:
+        found = self._numbers.setdefault((where, shape, dtype), len(self._kinds))
+        if found == len(self._kinds):
+            self._kinds.append((where, shape, dtype))
+        return found
+
+    def _table(self, units: Table) -> int:
+        found = self._numbers.setdefault((units.shape, units.tobytes()), len(self.tables))
+        if found == len(self.tables):
+            self.tables.append(units)
+        return found
+
+    def _seconds_table(self, seconds: Any) -> int:
+        return self._table(np.asarray(seconds, float) / self.about.unit)
+
+    def _move(self, kind: int, wanted: Shardings) -> int:
+        where, shape, dtype = self._kinds[kind]
+        key = "move", kind, wanted
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = self._seconds_table(move_matrix(where, wanted, shape, dtype, self.about.exact))
+        return found
+
+
+class _Roofline:
+    """The seconds of an operation's strategies: its local computations, and what devices exchange between them."""
+
+    def __init__(self, costs: Costs, node: Node, operands: Sequence[Any]) -> None:
+        self.costs, self.node, self.operands = costs, node, operands
+        self.name, self.attrs = node.what.name, node.what.attrs
+        whole = Sharding(costs.mesh)
+        kinds = [(layout_of(whole.for_shape(k[0]), k[0]), k[1]) if isinstance(k, tuple) else k for k in operands]
+        self.problem, _ = problem_of(OPS[self.name], kinds, self.attrs)
+        self.rule = rule = self.problem.rule
+        self.one = self.name in KERNELS and not (rule.rows or rule.prefix or rule.agrees or rule.selects)
+        self.arrays = [(x.type.shape, x.type.dtype.itemsize) for x in node.nodes]
+        item = self.problem.result_dtype.itemsize
+        self.results = [(rule.out_shape(at), item) for at in range(len(rule.outputs))]
+
+    def seconds(self, option: Option) -> float:
+        """Of one strategy."""
+        if self.one and not (self.rule.normalizes and option.results[0].partial):
+            return self._last(option)
+        chip, total = self.costs.chip, 0.0
+        left = iter(option.operands)
+        kinds = [(layout_of(next(left), k[0]), k[1]) if isinstance(k, tuple) else k for k in self.operands]
+        plan = OperationPlan(OPS[self.name], kinds, self.attrs, option.strategy)
+        for at, line in enumerate(plan.instructions):
+            what: Any = line.what
+            if not isinstance(what, Local):
+                total += what.time
+            elif at + 1 == len(plan.instructions):
+                total += self._last(option)
+            else:
+                arrays = [
+                    *zip(what.operands, what.call.dtypes, strict=True),
+                    *zip(what.results, what.call.result_dtypes, strict=True),
+                ]
+                touched = sum(held.sharding.local_size(held.shape) * dtype.itemsize for held, dtype in arrays)
+                total += touched / chip.memory_bandwidth
+        return total
+
+    def _last(self, option: Option) -> float:
+        """The local computation that gives the results, or the only one."""
+        chip, size = self.costs.chip, self.costs.local_size
+        held = sum([size(s, shape) * item for s, (shape, item) in zip(option.operands, self.arrays, strict=True)])
+        held += sum([size(s, shape) * item for s, (shape, item) in zip(option.results, self.results, strict=True)])
+        sizes = dict(self.rule.factors)
+        for axis, factor in option.strategy.placement.items():
+            if factor in sizes:
+                sizes[factor] = int(block_size(sizes[factor], self.costs.mesh.sizes[axis]))
+        work = OPS[self.name].work(self.rule, sizes)
+        return max(work / chip.flops_of(self.problem.result_dtype), held / chip.memory_bandwidth)
+
+
+def _scalar(x: Any) -> Any:
+    return None if isinstance(x, Node) else (type(x), repr(x))
+
+
+def _seconds_of(option: Any) -> float:
+    seconds: float = option.seconds
+    return seconds
