@@ -167,6 +167,7 @@ class Graph:
     def _mark_last(self) -> None:
         read = {*_names(self.outputs), *(name for step in self.steps for name in _names((step.args, step.named)))}
         self._fixed = {name: value for name, value in self._fixed.items() if name in read}  # the rest was on the way
+        self.unread = {name for name in self.inputs if name not in read}  # inputs that may be None
         seen = set(_names(self.outputs)) | set(self._fixed)
         for step in reversed(self.steps):
             new = [name for name in _names((step.args, step.named)) if name not in seen]
