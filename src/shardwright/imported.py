@@ -43,9 +43,11 @@ class Imported:
         parameters: Mapping[str, Any],
         inputs: Sequence[str],
         unplaced: Sequence[str] = (),
+        unread: Sequence[str] = (),
     ) -> None:
         self.__name__, self.parameters, self.inputs = name, dict(parameters), tuple(inputs)
         self._unplaced = frozenset(unplaced)  # entries of `parameters` that rules don't know and every device holds
+        self._read = {key: value for key, value in self.parameters.items() if key not in unread}
         self.function = _named(call, name, (PARAMETERS, *inputs))
 
     def __call__(self, parameters: Mapping[str, Any], /, *inputs: Any, **named: Any) -> Any:
@@ -57,7 +59,7 @@ class Imported:
     def shardings(self, mesh: Mesh, rules: Any) -> dict[str, Sharding]:
         """Where rules on the names of parameters put each of them; without rules every device holds all.
 
-        A pattern with '/' is matched against paths such as 'layers/0/weight', any other against 'layers.0.weight'.
+        Patterns are matched against names such as 'layers.0.weight', those with '/' against 'layers/0/weight' too.
         """
         placed = {name: value for name, value in self.parameters.items() if name not in self._unplaced}
         found = resolved_by_name(P() if rules is None else rules, placed, mesh, self.__name__)
@@ -70,10 +72,11 @@ class Imported:
         """The model with its parameters placed by rules: a jitted function of the inputs, for `sw.explain` and for calls.
 
         `inputs` says where inputs come in, by name, or one `P` for all; arrays are taken as they are. `options` are those
-        of `sjit`. Parameters are placed when the function first runs, so that explaining needs no engine.
+        of `sjit`. Parameters are placed when the function first runs, so that explaining needs no engine; those that no
+        operation reads are not.
         """
         shardings = self.shardings(mesh, rules)
-        first = {name: ShapeDtype(value.shape, value.dtype, shardings[name]) for name, value in self.parameters.items()}
+        first = {name: ShapeDtype(value.shape, value.dtype, shardings[name]) for name, value in self._read.items()}
         program = sjit(self.function, mesh=mesh, in_shardings=self._entries(inputs), **options)
         return Applied(program, (first,), lambda: (self._placed(shardings),))
 
@@ -87,7 +90,7 @@ class Imported:
 
     def planned(self, *inputs: Any, **named: Any) -> Call:
         """The function, its arguments without elements and their names, as a planner wants them."""
-        bound = inspect.signature(self.function).bind(self.parameters, *inputs, **named).args
+        bound = inspect.signature(self.function).bind(self._read, *inputs, **named).args
         leaves, structure = flatten(bound)
         abstract = [ShapeDtype(x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves]
         names = [path.partition("/") for path in paths_of(bound)]
@@ -109,14 +112,14 @@ class Imported:
         return dict(inputs)
 
     def _placed(self, shardings: Mapping[str, Sharding]) -> dict[str, Any]:
-        missing = [name for name, value in self.parameters.items() if is_abstract(value)]
+        missing = [name for name, value in self._read.items() if is_abstract(value)]
         if missing:
             shown = ", ".join(map(repr, missing[:3])) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
             raise ProgramError(
                 f"{self.__name__} has no elements for {shown}, so it can be explained and planned but not run. Load it "
                 f"with real parameters, or call it as model(parameters, …) with arrays."
             )
-        return {name: shard(value, shardings[name], copy=False) for name, value in self.parameters.items()}
+        return {name: shard(value, shardings[name], copy=False) for name, value in self._read.items()}
 
 
 def _named(call: Callable[..., Any], name: str, parameters: Sequence[str]) -> Callable[..., Any]:

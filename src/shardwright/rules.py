@@ -236,14 +236,16 @@ def match_sharding_rule(rule: Any, tree: Any, mesh: Mesh) -> Any:
 def resolved_by_name(rule: Any, tensors: Mapping[str, Any], mesh: Mesh, what: str) -> dict[str, Sharding | None]:
     """The sharding of each tensor by its dotted name, such as 'layers.0.weight'; None for entries that are not tensors.
 
-    A pattern with '/' is matched against paths such as 'layers/0/weight', any other against the names themselves.
+    Patterns are matched against the names themselves, those with '/' against paths such as 'layers/0/weight' too.
     """
     tree = {_path(name): tensor for name, tensor in tensors.items() if is_array(tensor)}
     if isinstance(rule, Mapping):
         rule = {_path(name): entry for name, entry in rule.items()}
     if isinstance(rule, TreePathShardingRule):
         rule = copy.copy(rule)
-        rule.search = lambda pattern, path: pattern.search(path if "/" in pattern.pattern else path.replace("/", "."))
+        rule.search = lambda pattern, path: (
+            ("/" in pattern.pattern and pattern.search(path)) or pattern.search(path.replace("/", "."))
+        )
     found = dict(zip(tree, resolved(rule, tree, mesh, what), strict=True))
     return {name: found.get(_path(name)) for name in tensors}
 

@@ -25,7 +25,11 @@ def test_a_plan_on_64_devices_is_no_slower_than_rules_by_hand(llama):
     mesh = sw.Mesh(dp=8, tp=8, hardware="h100")
     plan = sw.auto(model, mesh, ids, fixed={"input_ids": P("dp")})
     assert str(plan.places["input_ids"].spec) == "P('dp', None)"
-    assert set(plan.places) == {f"parameters/{name}" for name in model.parameters} | {"input_ids"}
+    read = {
+        name for name in model.parameters if not name.endswith("original_inv_freq")
+    }  # no operation reads that buffer
+    assert len(read) == len(model.parameters) - 1
+    assert set(plan.places) == {f"parameters/{name}" for name in read} | {"input_ids"}
     assert plan.bound <= plan.time * (1 + 1e-9)
     tables, columns, rows = "embed_tokens|lm_head", "[qkv]_proj|gate_proj|up_proj", "o_proj|down_proj"
     megatron = TreePathShardingRule((f"{tables}|{columns}", P("tp")), (rows, P(None, "tp")), ("norm", P()))

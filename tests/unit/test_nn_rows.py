@@ -11,6 +11,7 @@ import torch
 import shardwright as sw
 import shardwright.numpy as snp
 from shardwright import P, nn
+from shardwright.engines import attention as numpy_attention
 from shardwright.errors import OperationError, TraceError
 from shardwright.kernels import attention
 
@@ -286,6 +287,57 @@ def test_attention_in_several_blocks_is_torchs(monkeypatch, engine, specs):
         t(q), t(k), t(v), attn_mask=t(seen), scale=0.3, enable_gqa=True
     )
     np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-9)
+
+
+SEEN = {
+    "no mask": (None, False),
+    "causal": (None, True),
+    "causal, in a mask": (np.tri(23, 29, 6, dtype=bool), False),
+    "a window": (np.tri(23, 29, 6, dtype=bool) & ~np.tri(23, 29, 1, dtype=bool), False),
+    "a window, causal as well": (~np.tri(23, 29, 1, dtype=bool), True),
+    "no key for a block of queries": (np.repeat(np.arange(23) > 8, 29).reshape(23, 29), False),
+    "padding of each sequence": (np.arange(29) < np.array([29, 11]).reshape(2, 1, 1, 1), True),
+    "a mask for each head": (np.random.default_rng(1).random((6, 23, 29)) > 0.6, True),
+    "a mask for each head of each sequence": (np.random.default_rng(2).random((2, 6, 23, 29)) > 0.6, False),
+    "a mask for all queries of a head": (np.random.default_rng(3).random((6, 1, 29)) > 0.6, False),
+    "a bias": (np.random.default_rng(4).standard_normal((6, 23, 29)), True),
+    "a bias that hides": (np.where(np.tri(23, 29, -3, dtype=bool), 0, -np.inf), False),
+    "a bias that nearly hides": (np.where(np.tri(23, 29, -3, dtype=bool), 0, np.finfo(np.float32).min), False),
+}
+
+
+@pytest.mark.parametrize("scale", [0.3, 30.0], ids=["modest", "large"])
+@pytest.mark.parametrize(("dtype", "heads"), [(np.float64, 6), (np.float32, 2)])
+@pytest.mark.parametrize("seen", SEEN)
+def test_numpys_attention_in_several_blocks_is_the_kernels(monkeypatch, seen, dtype, heads, scale):
+    """Blocks of 8 queries, or 4 of each head that shares keys; scores up to 8, or too large to take powers of."""
+    monkeypatch.setattr(numpy_attention, "ROWS", 8)
+    monkeypatch.setattr(numpy_attention, "LEAST", 4)
+    monkeypatch.setattr(numpy_attention, "SCORES", 8 * 29)
+    mask, causal = SEEN[seen]
+    mask = mask if mask is None or mask.dtype == bool else mask.astype(dtype)
+    q, k, v = (RNG.standard_normal((2, n, count, 4)).astype(dtype) for n, count in ((23, 6), (29, heads), (29, heads)))
+    layers = [x.swapaxes(1, 2) for x in (q, k, v)]  # heads follow one another for each token, as in models
+    results = []
+    for engine in ("numpy", "literal"):
+        mesh = sw.Mesh(x=1, engine=engine)
+        placed = [sw.shard(x, mesh, P()) for x in layers]
+        results.append(np.asarray(nn.scaled_dot_product_attention(*placed, mask, causal=causal, scale=scale)))
+    tolerance = 1e-12 if dtype == np.float64 else 2e-5
+    np.testing.assert_allclose(*results, rtol=tolerance, atol=tolerance)
+    hidden = np.broadcast_to(True if mask is None or mask.dtype != bool else ~mask, (2, 6, 23, 29)).all(-1)
+    if mask is not None and mask.dtype == bool and not causal:
+        assert not results[0][hidden].any(), "queries that see no key give zeros"
+
+
+def test_masked_keys_of_any_size_change_nothing():
+    """Infinite scores of hidden keys, inside the block of keys that are seen."""
+    q, k, v = (np.ones((1, 4, 3), np.float32) for _ in range(3))
+    k[0, 1] = np.inf
+    mask = np.array([True, False, True, True])
+    for engine in ("numpy", "literal"):
+        placed = [sw.shard(x, sw.Mesh(x=1, engine=engine), P()) for x in (q, k, v)]
+        np.testing.assert_array_equal(np.asarray(nn.scaled_dot_product_attention(*placed, mask)), v)
 
 
 def test_keys_that_are_split_exchange_two_numbers_for_each_query():

@@ -185,6 +185,60 @@ def test_planning_gets_arguments_without_elements_and_names(perceptron):
     assert sw.explain(sw.sjit(call.function, mesh=EVEN), *call.arguments).rows
 
 
+class Spare(torch.nn.Module):
+    """A part that is not called, a buffer and an input that nothing reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.spare = torch.nn.Linear(8, 8), torch.nn.Linear(8, 500)
+        self.register_buffer("original", torch.ones(9))
+
+    def forward(self, x, unread=None):
+        return self.used(x)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_no_operation_reads_is_not_placed_counted_or_planned(device):
+    with torch.device(device):
+        module, inputs = Spare(), (torch.ones(4, 8), torch.ones(3))
+    model, mesh = sw.torch.load(module, *inputs), sw.Mesh(tp=2)
+    names = {"used.weight", "used.bias", "spare.weight", "spare.bias"}
+    assert set(model.parameters) == names | ({"original"} if device == "meta" else set())
+    explanation = model.explain(mesh, None, *inputs)
+    assert explanation.use.parameters == (8 * 8 + 8) * 4
+    assert set(model.shardings(mesh, TreePathShardingRule(("used", P("tp")), ("spare", P())))) == set(model.parameters)
+    call = model.planned(*inputs)
+    assert call.names == ("parameters/used.weight", "parameters/used.bias", "x", "unread")
+    plan = sw.auto(model, mesh, *inputs)
+    assert [line.partition(":")[0] for line in str(plan).splitlines()[:-1]] == [*call.names[:-1]]
+    assert plan.explain().use.parameters <= (8 * 8 + 8) * 4
+    if device == "cpu":
+        expected = module(*inputs).detach()
+        np.testing.assert_allclose(np.asarray(model.sjit(mesh)(*inputs)), expected, rtol=1e-5)
+        with mesh:
+            np.testing.assert_allclose(np.asarray(model(model.parameters, *inputs)), expected, rtol=1e-5)
+
+
+def test_a_step_that_leaves_parameters_out_does_not_place_them():
+    def loss(model, parameters, x):
+        return model(parameters, x).sum()
+
+    module, x = Spare(), torch.ones(4, 8)
+    step = sw.torch.load_step(loss, module, x)
+    assert "spare.weight" in step.parameters
+    assert step.planned(x).names == ("parameters/used.weight", "parameters/used.bias", "x")
+    np.testing.assert_allclose(np.asarray(step.sjit(EVEN)(x)), module(x).sum().item(), rtol=1e-5)
+
+
+def test_the_rules_of_a_plan_place_the_model(perceptron):
+    _, x, model = perceptron
+    plan = sw.auto(model, EVEN, x)
+    found = model.shardings(EVEN, plan.rules("parameters"))
+    assert {f"parameters/{name}": place for name, place in found.items()} == {
+        name: place for name, place in plan.places.items() if name != "x"
+    }
+
+
 class Choice(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -1,12 +1,12 @@
 """NumPy's functions in place of kernels, on whole tensors: `DIRECT` is their table, and each is tested against its kernel."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.engines.attention import attention
 from shardwright.engines.blocks import BLOCK, Line, Value, aligned, blocked
 from shardwright.kernels import NUMPY, PLAIN, Call, contraction, run
 from shardwright.kernels.along import argsort
@@ -251,86 +251,9 @@ def _scatter(call: Call) -> Function:
     return scatter
 
 
-ROWS_OF_SCORES = 1 << 18  # elements of a block
-MOST_KEYS = 1 << 16  # a block has 16 rows at least
-
-
-def _attention(call: Call) -> Function | None:
-    """All keys of some queries at once, in place: no running maximum is needed, and a block stays in the cache."""
-    keys, causal, scale = call.operands[1].shape[-2], call.attrs["causal"], call.attrs["scale"]
-    leads = {layout.shape[:-3] for layout in call.operands[:3]}
-    if not 0 < keys <= MOST_KEYS or len(leads) > 1 or 0 in call.result.shape:
-        return None
-    if call.dtypes[0] not in (np.float32, np.float64):
-        return None
-    (*lead, heads, queries, _), width = call.operands[0].shape, call.result.shape[-1]
-    shared = call.operands[1].shape[-3]
-    each = heads // shared * queries * keys
-    some = max(ROWS_OF_SCORES // each, 1)  # key heads at once
-    masked = len(call.operands) > 3
-    alike = not masked or all(n == 1 for n in call.operands[3].shape[:-2])  # one mask for all heads of the batch
-
-    def attention(query: Data, key: Data, value: Data, *masks: Data) -> Data:
-        made = np.empty((math.prod(lead) * shared, heads // shared, queries, width), query.dtype)
-        q, k, v = (x.reshape(len(made), -1, *x.shape[-2:]) for x in (query, key, value))
-        mask = masks[0] if masks else None
-        if mask is not None:
-            own_dims = mask.reshape(mask.shape[-2:]) if alike else mask  # dims of size 1 in front are dropped
-            mask = np.broadcast_to(own_dims, (*(() if alike else (*lead, heads)), queries, keys))
-        count = len(made) if alike else shared  # heads that have one mask, or a mask in one piece
-        for index, first in enumerate(range(0, len(made), count)):
-            own = mask
-            if mask is not None and not alike:
-                own = mask[np.unravel_index(index, lead)].reshape(shared, -1, queries, keys)
-            for start in range(0, count, some):
-                part = slice(first + start, first + min(start + some, count))
-                inner = own[start : start + some] if own is not None and not alike else own
-                _attend(q[part], k[part], v[part], made[part], inner, causal, scale)
-        return made.reshape(call.result.shape)
-
-    return attention
-
-
-def _attend(q: Data, k: Data, v: Data, out: Data, mask: Data | None, causal: bool, scale: float) -> None:
-    """Attention of queries (heads, group, queries, width) to keys (heads, 1, keys, width), written into `out`."""
-    queries, keys = q.shape[-2], k.shape[-2]
-    rows = min(max(ROWS_OF_SCORES // (len(q) * q.shape[1] * keys), 16), queries)
-    behind, turned = keys - queries, np.ascontiguousarray(k.swapaxes(-1, -2))
-    for start in range(0, queries, rows):
-        stop = min(start + rows, queries)
-        last = min(max(stop + behind, 0), keys) if causal else keys  # keys behind it are masked for all of the block
-        if not last:
-            out[..., start:stop, :] = 0
-            continue
-        scores = np.matmul(q[..., start:stop, :] * scale, turned[..., :last])
-        if causal:
-            np.copyto(scores, -np.inf, where=~np.tri(stop - start, last, start + behind, dtype=bool))
-        if mask is not None and mask.dtype == bool:
-            np.copyto(scores, -np.inf, where=~mask[..., start:stop, :last])
-        elif mask is not None:
-            scores += mask[..., start:stop, :last]
-        top = _largest(scores)
-        scores -= np.where(np.isfinite(top), top, 0)
-        np.exp(scores, out=scores)
-        total = scores.sum(axis=-1, keepdims=True)
-        np.matmul(scores, v[..., :last, :], out=out[..., start:stop, :])
-        out[..., start:stop, :] /= np.where(total == 0, 1, total)
-
-
-def _largest(x: Data) -> Data:
-    """The largest of each row; of short rows by halves, since NumPy's own takes 0.2 µs a row."""
-    size = x.shape[-1]
-    if size > 96:
-        return x.max(axis=-1, keepdims=True)
-    while size > 1:
-        half = (size + 1) // 2
-        x, size = np.maximum(x[..., :half], x[..., size - half : size]), half
-    return x
-
-
 DIRECT: dict[str, Callable[[Call], Function | None]] = {
     "einsum": contraction,
-    "attention": _attention,
+    "attention": attention,
     "sum": _reduction(np.add),
     "prod": _reduction(np.multiply),
     "max": _reduction(np.maximum),

@@ -88,6 +88,12 @@ class Plan:
         places = {name: s.spec for name, s in self.places.items() if name.partition("/")[0] in wanted}
         return TreePathShardingRule(*rules_of(places))
 
+    @cached_property
+    def _read(self) -> set[Node]:
+        """The nodes that something reads."""
+        program = self._call.program
+        return {*program.outputs, *(x for node in program.nodes for x in node.inputs if isinstance(x, Node))}
+
     def explain(self) -> Explanation:
         """What the planned program does: every step, what it moves and holds."""
         return self.found.explanation
@@ -191,9 +197,11 @@ class Plan:
         return "\n".join([*lines, f"{duration(self.time)}{gap}; a device holds at most {size(self.memory)}"])
 
     def _folded(self) -> dict[tuple[str, str], int]:
-        """Inputs and where they lie, those that differ only in numbers once, with how many there are."""
+        """Inputs that are read and where they lie, those that differ only in numbers once, with how many there are."""
         found: dict[tuple[str, str], int] = {}
         for name, sharding in self.places.items():
+            if self._inputs[name] not in self._read:
+                continue
             kind = self._inputs[name].type
             key = re.sub(r"(^|/)\d+(?=/|$)", r"\1*", name), describe(sharding, kind.shape, kind.dtype)
             found[key] = found.get(key, 0) + 1

@@ -167,6 +167,7 @@ class Graph:
     def _mark_last(self) -> None:
         read = {*_names(self.outputs), *(name for step in self.steps for name in _names((step.args, step.named)))}
         self._fixed = {name: value for name, value in self._fixed.items() if name in read}  # the rest was on the way
+        self.unread = {name for name in self.inputs if name not in read}  # inputs that may be None
         seen = set(_names(self.outputs)) | set(self._fixed)
         for step in reversed(self.steps):
             new = [name for name in _names((step.args, step.named)) if name not in seen]
@@ -269,10 +270,12 @@ def _expect(step: Step, node: Node) -> None:
 
 
 def _common(node: Node, result: torch.dtype, first: int) -> torch.dtype:
-    """The dtype that torch computes elements in: the result's, or of comparisons the one that operands promote to."""
-    if result is not torch.bool:
-        return result
+    """The dtype that torch computes elements in: the result's, or of comparisons the one that operands promote to. An operand
+    that the result's dtype can't hold, such as complex numbers whose size is wanted, keeps its own."""
     operands: list[Any] = [x.meta.get("val") if isinstance(x, Node) else x for x in node.args[first:]]
+    if result is not torch.bool:
+        own = [x.dtype for x in operands if isinstance(x, torch.Tensor) and not torch.can_cast(x.dtype, result)]
+        return functools.reduce(torch.promote_types, own) if own else result
     operands = [x for x in operands if isinstance(x, torch.Tensor | int | float | bool)]
     if len(operands) < 2 or not any(isinstance(x, torch.Tensor) for x in operands):
         return operands[0].dtype if operands and isinstance(operands[0], torch.Tensor) else result

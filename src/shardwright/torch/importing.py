@@ -88,7 +88,10 @@ def _exported(exported: torch.export.ExportedProgram, name: str) -> Imported:
     graph = Graph(program.graph, program.graph_module, {**known, **plain})
     if graph.unknown:
         raise unknown_error(name, graph.unknown)
-    return Imported(name, _Caller(program, graph, owners, set(plain)), parameters, _input_names(program), unplaced)
+    read = {owner for place, owner in owners.items() if place not in graph.unread}
+    unread = [target for target in parameters if target not in read]
+    caller = _Caller(program, graph, owners, set(plain))
+    return Imported(name, caller, parameters, _input_names(program), unplaced, unread)
 
 
 def host_or_abstract(tensor: torch.Tensor) -> Any:
@@ -146,11 +149,14 @@ class _Caller:
         frame = Frame(mesh_of((*flatten(dict(parameters))[0], *leaves)))
         given = dict(zip(self._places, leaves, strict=True))
         values = [
-            input_value(parameters[self._owners[name]] if name in self._owners else given[name], frame)
+            None if name in self._graph.unread else input_value(self._given(name, parameters, given), frame)
             for name in self._graph.inputs
         ]
         with frame.mesh:
             return tree_from(self._out, list(self._graph.run(values, frame)), frame)
+
+    def _given(self, name: str, parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+        return parameters[self._owners[name]] if name in self._owners else inputs[name]
 
 
 def mesh_of(leaves: Sequence[Any]) -> Mesh:

@@ -39,8 +39,8 @@ def shard_module(module: torch.nn.Module, mesh: Mesh | DeviceMesh, rules: Any) -
 
     Without a process group the module is unchanged and the result is {name: Array}, without a gradient.
 
-    `rules` is a rule, a `P`, or {name: P}. A pattern with '/' is matched against paths such as 'layers/0/weight', any
-    other against names such as 'layers.0.weight'; policies get paths with '/'. What a rule gives None for is left as
+    `rules` is a rule, a `P`, or {name: P}. Patterns are matched against names such as 'layers.0.weight', those with '/'
+    against paths such as 'layers/0/weight' too; policies get paths with '/'. What a rule gives None for is left as
     it is. A DeviceMesh as `mesh`, such as `device_mesh["tp"]`, is used itself.
     """
     device_mesh = mesh if isinstance(mesh, DeviceMesh) else None

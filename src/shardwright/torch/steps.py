@@ -95,13 +95,17 @@ def _traced(
     if graph.unknown:
         raise unknown_error(name, graph.unknown)
 
+    unread = [name for place, name in zip(graph.inputs, parameters, strict=False) if place in graph.unread]
+
     def call(values: Mapping[str, Any], *args: Any) -> Any:
         leaves, spec = pytree.tree_flatten(tuple(args))
         if spec != in_spec:
             raise ModelError(f"The step was traced for inputs {in_spec}; got {spec}. Pass the same tree of tensors.")
         frame = Frame(mesh_of((*values.values(), *leaves)))
-        flat_values = [input_value(x, frame) for x in (*(values[name] for name in parameters), *leaves)]
+        read = [None if name in unread else values[name] for name in parameters]
+        flat_values = [input_value(x, frame) for x in (*read, *leaves)]
         with frame.mesh:
             return tree_from(shape["out"], list(graph.run(flat_values, frame)), frame)
 
-    return Imported(name, call, {key: host_or_abstract(x) for key, x in parameters.items()}, names)
+    held = {key: host_or_abstract(x) for key, x in parameters.items()}
+    return Imported(name, call, held, names, unread=unread)

@@ -95,7 +95,10 @@ def aminmax(x: Array, *, dim: int | None = None, keepdim: bool = False) -> tuple
 
 
 def _extreme(over: Any, index: Any) -> Any:
-    return lambda x, dim, keep=False: (over(x, axis=dim, keepdims=keep), index(x, axis=dim, keepdims=keep))
+    def extreme(x: Array, dim: int, keep: bool = False) -> tuple[Array, Array]:
+        return over(x, axis=dims_of(dim, x.ndim), keepdims=keep), _index(index)(x, dim, keep)
+
+    return extreme
 
 
 def _tested(reduce: Any) -> Any:
@@ -107,7 +110,7 @@ def _tested(reduce: Any) -> Any:
 
 
 def _index(find: Any) -> Any:
-    return lambda x, dim=None, keep=False: find(x, axis=dim, keepdims=keep)
+    return lambda x, dim=None, keep=False: find(x, axis=dim if x.ndim else None, keepdims=keep)
 
 
 rows(
@@ -173,6 +176,8 @@ def diff(x: Array, n: int = 1, dim: int = -1, prepend: Any = None, append: Any =
 @row("sort")
 def sort(x: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Array]:
     """Elements in order, and where they were; equal ones stay in their order."""
+    if not x.ndim:
+        return x, cast(x != x, np.int64)
     order = xp.argsort(x, axis=dim, descending=descending)
     return xp.take_along_axis(x, order, axis=dim), order
 
@@ -186,7 +191,7 @@ def sort_stable(x: Array, *, stable: Any = None, dim: int = -1, descending: bool
 @row("argsort")
 def argsort(x: Array, dim: int = -1, descending: bool = False) -> Array:
     """Where elements were before they are sorted."""
-    return xp.argsort(x, axis=dim, descending=descending)
+    return sort(x, dim, descending)[1] if not x.ndim else xp.argsort(x, axis=dim, descending=descending)
 
 
 @row("argsort.stable")
@@ -221,14 +226,14 @@ def histc(x: Array, bins: int = 100, low: Any = 0, high: Any = 0) -> Array:
 def softmax(x: Array, dim: int, dtype: Any = None) -> Array:
     """Exponentials divided by their sum."""
     x = x if isinstance(dtype, bool) else cast(x, dtype)
-    return in_float32(nn.softmax)(x, axis=dim)
+    return in_float32(nn.softmax)(x, axis=dims_of(dim, x.ndim))
 
 
 @row("log_softmax.int _log_softmax")
 def log_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
     """The logarithm of the softmax."""
     x = x if isinstance(dtype, bool) else cast(x, dtype)
-    return in_float32(nn.log_softmax)(x, axis=dim)
+    return in_float32(nn.log_softmax)(x, axis=dims_of(dim, x.ndim))
 
 
 @row("logsumexp")

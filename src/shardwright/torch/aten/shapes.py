@@ -11,7 +11,8 @@ import torch
 import shardwright.numpy as xp
 from shardwright.arrays import Array
 from shardwright.errors import ModelError
-from shardwright.torch.aten.table import along, cast, dims_of, row, rows, torch_dtype
+from shardwright.torch.aten.table import along, cast, dims_of, numpy_dtype, row, rows, torch_dtype
+from shardwright.xla import bitcast
 
 # -- views -----------------------------------------------------------------------------------------------------------
 
@@ -20,6 +21,32 @@ from shardwright.torch.aten.table import along, cast, dims_of, row, rows, torch_
 def view(x: Array, shape: Sequence[int]) -> Array:
     """The same elements in another shape."""
     return xp.reshape(x, tuple(shape)) if tuple(shape) != x.shape else x
+
+
+@row("view.dtype view_copy.dtype")
+def view_bits(x: Array, dtype: Any) -> Array:
+    """The same bits in another dtype; the last dim is as much longer or shorter as elements are smaller or larger."""
+    wanted = numpy_dtype(dtype)
+    if wanted.kind == "b" or x.dtype.kind == "b":  # booleans are bytes of 0 and 1
+        byte = cast(x, torch.uint8) if x.dtype.kind == "b" else view_bits(x, torch.uint8)
+        return byte != 0 if wanted.kind == "b" else view_bits(byte, dtype)
+    joined = wanted.itemsize // x.dtype.itemsize
+    if joined > 1:
+        x = xp.reshape(x, (*x.shape[:-1], x.shape[-1] // joined, joined))
+    result: Array = bitcast(x, wanted)
+    return xp.reshape(result, (*x.shape[:-1], math.prod(result.shape[-2:]))) if result.ndim > x.ndim else result
+
+
+@row("copy")
+def copy(x: Array, source: Array, non_blocking: bool = False) -> Array:
+    """Elements of another in place of all that are here: what assigning to a part of a tensor becomes."""
+    return expand(source, x.shape)
+
+
+@row("fill.Tensor")
+def fill(x: Array, value: Array) -> Array:
+    """One element in place of all."""
+    return expand(value, x.shape)
 
 
 @row("view_as reshape_as")

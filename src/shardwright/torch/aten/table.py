@@ -129,10 +129,10 @@ def in_float32(function: Function) -> Function:
 
 def dims_of(dims: Any, ndim: int) -> tuple[int, ...]:
     """Dims counted from the front, as torch gives them: None or nothing is all."""
-    if dims is None or (isinstance(dims, list | tuple) and not dims):
-        return tuple(range(ndim))
+    if not ndim or dims is None or (isinstance(dims, list | tuple) and not dims):
+        return tuple(range(ndim))  # torch takes dim 0 of a tensor without dims
     several = dims if isinstance(dims, list | tuple) else (dims,)
-    return tuple(d % max(ndim, 1) for d in several)
+    return tuple(d % ndim for d in several)
 
 
 def along(ndim: int, dim: int, entry: Any) -> tuple[Any, ...]:

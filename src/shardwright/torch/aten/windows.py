@@ -1,16 +1,17 @@
 """Convolutions, pooling and resizing. torch has channels second, shardwright last: arrays are turned before and after."""
 
+import functools
 import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 
 import shardwright.nn as nn
 import shardwright.numpy as xp
 from shardwright.arrays import Array
-from shardwright.errors import ModelError
 from shardwright.torch.aten.shapes import pad, slice_rows
 from shardwright.torch.aten.table import numpy_dtype, row, torch_dtype
 
@@ -140,13 +141,25 @@ def max_pool(
     """The maximum of each window."""
     dims = dims or len(_each(window, 1)) or 1
     dims = dims if dims > 1 else x.ndim - 2
-    stride = stride or window
-    if set(_each(dilation, dims)) != {1}:
-        raise ModelError(f"max_pool with dilation={dilation} is not known.")
+    counts, steps, apart = (_each(value, dims) for value in (window, stride or window, dilation))
     x, added = _batched(x, dims)
-    sides = _pool_padding(x, dims, window, stride, padding, ceil)
-    y = _second(nn.max_pool(_last(x), _each(window, dims), _each(stride, dims), sides))
+    spans = [(count - 1) * distance + 1 for count, distance in zip(counts, apart, strict=True)]
+    sides = _pool_padding(x, dims, spans, steps, padding, ceil)
+    if set(apart) == {1}:
+        y = _second(nn.max_pool(_last(x), counts, steps, sides))
+    else:
+        y = _pad_lowest(x, sides)
+        for dim, (count, step, distance, span) in enumerate(zip(counts, steps, apart, spans, strict=True), start=2):
+            last = (y.shape[dim] - span) // step * step
+            rows = [slice_rows(y, dim, at * distance, at * distance + last + 1, step) for at in range(count)]
+            y = functools.reduce(xp.maximum, rows)
     return xp.squeeze(y, axis=0) if added else y
+
+
+def _pad_lowest(x: Array, sides: Sequence[tuple[int, int]]) -> Array:
+    """Rows that no maximum takes, before and after each of the last dims."""
+    lowest = -math.inf if x.dtype.kind not in "iu" else np.iinfo(x.dtype).min
+    return pad(x, [width for side in reversed(sides) for width in side], value=lowest)
 
 
 @row("avg_pool1d avg_pool2d avg_pool3d")
