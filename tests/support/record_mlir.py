@@ -70,14 +70,10 @@ def written():
         for name, function in mlir.loads(file.read_text()).items():
             for dialect in TOOLS:
                 for view in ("local",) if function.is_local else ("global", "local"):
-                    if file.stem == "operations.shard" and dialect == "mesh":
-                        continue  # LLVM 19 lacks update_halo, neighbors_linear_indices and shard_shape
                     try:
                         text = mlir.dumps({name: function.program}, dialect, view)
                     except MLIRError:
                         continue
-                    if dialect == "mesh" and "mesh.sharding" in text:
-                        continue  # offsets and halos: LLVM 20 and 21 have the operation, LLVM 19 does not
                     yield f"{file.stem}.{name}.{dialect}.{view}", dialect, text
 
 
