@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import mlir_operations
+import mlir_programs
 
 FOLDER = Path(__file__).parent.parent / "conformance" / "mlir"
 TOOLS = {"shard": "mlir-opt-22", "mesh": "mlir-opt-19"}
@@ -62,7 +63,7 @@ def invalid(dialect, line):
 
 
 def written():
-    """Every text that we write for the files in this folder, by name."""
+    """Every text that we write for the files in this folder, and for programs on arrays, by name."""
     from shardwright import mlir
     from shardwright.errors import MLIRError
 
@@ -75,6 +76,11 @@ def written():
                     except MLIRError:
                         continue
                     yield f"{file.stem}.{name}.{dialect}.{view}", dialect, text
+    for name in mlir_programs.CASES:
+        for dialect in TOOLS:
+            for view in ("global", "local"):
+                text = mlir.dumps({name: mlir_programs.program(name)}, dialect, view)
+                yield f"programs.python.{name}.{dialect}.{view}", dialect, text
 
 
 def read_answers(dialects=TOOLS):

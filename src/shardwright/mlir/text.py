@@ -194,7 +194,8 @@ class Text:
     def number(self, value: Any, dtype: Any) -> str:
         """A constant scalar."""
         kind = np.dtype(dtype)
-        return self.scalar(f"arith.constant {_element(np.asarray(value, kind))}", type_name(kind))
+        text = f"arith.constant {_element(np.asarray(value, kind))}"
+        return self._once(text) if kind.kind == "b" else self.scalar(text, type_name(kind))  # true has its type
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Typed:
         """A tensor to be written to."""

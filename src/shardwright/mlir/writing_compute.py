@@ -11,14 +11,15 @@ import numpy as np
 
 from shardwright.errors import MLIRError
 from shardwright.mlir.text import Typed
+from shardwright.mlir.writing_composed import Composed
 from shardwright.mlir.writing_places import Places
 from shardwright.mlir.writing_rows import EXTREMES
-from shardwright.mlir.writing_windows import Windows
 from shardwright.ops import OPS, Rule
 from shardwright.sharding import Layout
 
 ALIKE = frozenset(  # rows that compute on shards what they compute on tensors; element-wise ones do too
-    "astype clip sigmoid gelu erf permute_dims reshape broadcast_to fill in_range sort argsort take_along_axis".split()
+    "astype clip sigmoid gelu erf permute_dims reshape broadcast_to fill in_range sort argsort take_along_axis isin "
+    "searchsorted".split()
 )
 _STARTS = {"sum": 0, "prod": 1, "all": True, "any": False}
 _RUNNING = {"cumulative_sum": ("sum", "add", 0), "cumulative_prod": ("prod", "multiply", 1)}
@@ -27,7 +28,7 @@ _RUNNING = {"cumulative_sum": ("sum", "add", 0), "cumulative_prod": ("prod", "mu
 class Computes:
     """Writes the computations of one device."""
 
-    def __init__(self, rows: Windows, places: Places) -> None:
+    def __init__(self, rows: Composed, places: Places) -> None:
         self.rows, self.places, self.text = rows, places, rows.text
 
     def write(
@@ -309,6 +310,39 @@ class Computes:
         one = self.rows.reshaped(self.rows.fitted(value, (1, *rest), dtype), shape)
         wide = self.rows.broadcast(one, x.shape)
         return self._chosen(self.rows.broadcast(keep, x.shape), wide, x, dtype)
+
+    def _scatter_reduce(
+        self,
+        name: str,
+        attrs: Mapping[str, Any],
+        operands: list[Any],
+        held: Sequence[Layout],
+        result: Layout,
+        dtype: Any,
+    ) -> Typed:
+        """Where a device has all rows that updates may name, and all updates for them."""
+        points = [at for at, factor in enumerate(attrs["index"].split()) if not factor.startswith("d")]
+        split = [held[0].dims[dim].parts for dim in attrs["dims"]]
+        split += [layout.dims[at].parts for layout in held[2:] for at in points]
+        if result.sharding.partial or max(split, default=1) > 1:
+            raise MLIRError(
+                f"{name} can't be written for one device where its rows or its updates are split. Write view='global'."
+            )
+        return self.rows.write(name, attrs, operands, (result.local_shape, dtype))
+
+    def _attention(
+        self,
+        name: str,
+        attrs: Mapping[str, Any],
+        operands: list[Any],
+        held: Sequence[Layout],
+        result: Layout,
+        dtype: Any,
+    ) -> Typed:
+        """Attention of a device's queries and heads to all keys."""
+        shape, dim = result.local_shape, len(result.shape) - 2
+        column = self.rows.reshaped(self.places.positions(held[0], dim, shape), (shape[dim], 1))
+        return self.rows.attended(attrs, operands, shape, dtype, column, result.shape[dim])
 
     # -- from places --------------------------------------------------------------------------------------------------
 
