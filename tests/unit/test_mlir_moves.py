@@ -99,6 +99,15 @@ def test_rounds_are_as_few_as_the_busiest_device_has_messages(case):
         assert all(to[sender] == receiver for sender, receiver in own)
 
 
+def test_meshes_of_many_devices():
+    low, *_ = lowered(lambda v: v.reshard(P(("y", "x"))), sw.Mesh(x=32, y=32), P(("x", "y")), (1024, 2))
+    text = mlir.dumps(low.program, view="local")
+    assert mlir.loads(text)["main"].explain().total_bytes == low.explain().total_bytes == 8
+    huge = transfer("%i#1, %i#0", "%i#1, %i#0", mesh="128x128")
+    with pytest.raises(MLIRError, match=r"may differ between 16,384 devices; it is worked out for 4,096 at most"):
+        _ = mlir.loads(huge)["f"].program
+
+
 # -- halos and offsets -------------------------------------------------------------------------------------------------
 
 CUTS = [{"halo": {0: (1, 2)}}, {"offsets": {0: [0, 2, 12]}}, {"halo": {0: (0, 1)}, "offsets": {0: [0, 5, 12]}}]

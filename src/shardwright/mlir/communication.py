@@ -24,7 +24,7 @@ from shardwright.mlir.fields import (
     short_name,
 )
 from shardwright.mlir.types import dtype_of, element_of
-from shardwright.mlir.values import LocalView, Value
+from shardwright.mlir.values import MOST_DEVICES, LocalView, Value
 from shardwright.sharding import P, Sharding
 from shardwright.xla import is_known
 
@@ -72,6 +72,11 @@ def device_coords(op: Operation, name: str, values: Sequence[Value], view: Local
     columns = []
     for entry in mixed(given, values):
         known = [entry] * view.mesh.size if isinstance(entry, int) else view.per_device(entry)
+        if known is None and view.mesh.size > MOST_DEVICES:
+            raise ShardwrightError(
+                f"The {name} may differ between {view.mesh.size:,} devices; it is worked out for {MOST_DEVICES:,} at most. Use "
+                f"a constant."
+            )
         if known is None:
             raise ShardwrightError(
                 f"The {name} depends on data, so it is not known before the program runs. Use a constant."

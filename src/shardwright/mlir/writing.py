@@ -13,7 +13,7 @@ from shardwright.mlir.communication import QueryKey
 from shardwright.mlir.statements import in_order, renumbered
 from shardwright.mlir.text import Known, Lazy, Text, Typed
 from shardwright.mlir.writing_composed import Composed
-from shardwright.mlir.writing_compute import Computes
+from shardwright.mlir.writing_compute import Call, Computes
 from shardwright.mlir.writing_local import Moves
 from shardwright.ops import Attrs
 from shardwright.plan import Each, FromLocal, Fused, LocalStep, Regroup, Step, ToLocal
@@ -315,7 +315,8 @@ class LocalWriter(Writer):
         held = [_layout(x.type) for x in _operands(node)]
         if what.name == "einsum":
             return self.computes.einsum(what.attrs, operands, held, what.local.call.rule, result)
-        return self.computes.write(node.title, what.name, what.attrs, operands, held, _layout(node.type), result[1])
+        call = Call(what.name, what.attrs, operands, held, _layout(node.type), result[1])
+        return self.computes.write(node.title, call)
 
     def _each(self, node: Node, what: Each, operands: list[Any], result: tuple[Any, Any]) -> Typed:
         key = what.key

@@ -175,7 +175,7 @@ def coloured(pairs: Sequence[Pair], count: int) -> list[list[Pair]]:
     """
     sends: list[dict[int, int]] = [{} for _ in range(count)]  # for each sender and round the receiver
     receives: list[dict[int, int]] = [{} for _ in range(count)]
-    rounds = max((sum(pair[end] == n for pair in pairs) for end in (0, 1) for n in range(count)), default=0)
+    rounds = max((times for end in zip(*pairs, strict=True) for times in Counter(end).values()), default=0)
     for sender, receiver in pairs:
         free = [{*range(rounds)} - {*used} for used in (sends[sender], receives[receiver])]
         if free[0] & free[1]:

@@ -1,11 +1,11 @@
-"""Collectives, moves of shards and questions about the mesh as text.
+"""Moves of shards as text.
 
 Each move is written by the operation of the dialect that moves the least for it:
 
 - axes that a dim loses are an all_gather, axes that it gains an all_slice, axes that go from a dim to another an all_to_all;
 - rows of neighbours along one axis (halos, rolls, windows, other offsets) are an update_halo, or one shift for each distance;
-- anything else (an exchange, a permutation over several axes) is a gather of the dims that change, and each device's own rows
-  of them: right for every pair of shardings, though it moves more than the step that it stands for.
+- anything else (an exchange, a permutation over several axes) is pieces that devices send to one another (`writing_exchange`),
+  or a gather of the dims that change, and each device's own rows of them, if that moves no more.
 
 Where shards are uneven they are padded to the largest, so that collectives see equal sizes.
 """
@@ -18,6 +18,7 @@ import numpy as np
 
 from shardwright.mlir.dialects import SHARD
 from shardwright.mlir.text import Typed
+from shardwright.mlir.values import MOST_DEVICES
 from shardwright.mlir.writing_collectives import Collectives
 from shardwright.mlir.writing_exchange import MOST_PIECES, Packed, Part, is_all_to_all, volume
 from shardwright.mlir.writing_places import OUTSIDE
@@ -68,7 +69,7 @@ class Moves(Collectives):
         """An exchange or a permutation as pieces for the members of groups; None where a gather moves no more."""
         mesh = self.text.mesh
         size = mesh.axis_size(step.pieces)
-        if step.name not in _PACKED or size == 1 or self._is_direct(step):
+        if step.name not in _PACKED or size == 1 or mesh.size > MOST_DEVICES or self._is_direct(step):
             return None
         groups = [[mesh.position(device) for device in group] for group in mesh.groups(step.pieces)]
         pack = Packed(step, groups)
