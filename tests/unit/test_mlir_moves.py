@@ -72,7 +72,7 @@ def test_exchanges_take_as_many_rounds_as_the_busiest_device_has_messages(shape)
     ):
         low, host, wanted = lowered(lambda v, target=target: v.reshard(target), mesh, source, shape)
         _, moved = check_local(low, host, wanted)
-        # a device may send twice what any receives; of uneven shards padding travels too
+        # a device may send to two that want its shard; of uneven shards padding travels too
         assert moved <= (2 if shape == (16, 8) else 3) * low.explain().total_bytes
 
 
