@@ -22,6 +22,7 @@ def add_commands(commands: Any) -> None:
     run.add_argument("--engine", default="numpy", help="numpy (default), literal, torch or jax")
     run.add_argument("--explain", action="store_true", help="print every step and what it costs, before the results")
     run.set_defaults(call=_run)
+    _add_reading(run)
     group = commands.add_parser("mlir", help="check and rewrite MLIR files").add_subparsers(
         dest="action", required=True
     )
@@ -32,6 +33,20 @@ def add_commands(commands: Any) -> None:
     for parser, call in ((verify, _verify), (partition, _partition), (convert, _convert)):
         parser.add_argument("file")
         parser.set_defaults(call=call)
+        if parser is not verify:
+            _add_reading(parser)
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    """Options of commands that read functions."""
+    parser.add_argument(
+        "--mesh-shape", action="append", default=[], metavar="NAME=2x4", help="the sizes of a mesh whose shape has `?`"
+    )
+    parser.add_argument(
+        "--view",
+        choices=("global", "local"),
+        help="of functions with neither collectives nor annotations; global by default",
+    )
 
 
 def _text(file: str) -> str:
@@ -41,9 +56,24 @@ def _text(file: str) -> str:
         raise MLIRError(f"{file} is not a text in UTF-8: {error.reason} at byte {error.start}.") from error
 
 
-def _functions(file: str, engine: str = "numpy") -> dict[str, Any]:
-    functions: dict[str, Any] = sw.mlir.loads(_text(file), file=file, engine=engine)
+def _functions(arguments: argparse.Namespace) -> dict[str, Any]:
+    functions: dict[str, Any] = sw.mlir.loads(
+        _text(arguments.file),
+        file=arguments.file,
+        engine=getattr(arguments, "engine", "numpy"),
+        mesh_shapes=dict(map(_mesh_shape, arguments.mesh_shape)),
+        view=arguments.view,
+    )
     return functions
+
+
+def _mesh_shape(given: str) -> tuple[str, tuple[int, ...]]:
+    """`name=2x4`."""
+    name, _, sizes = given.removeprefix("@").partition("=")
+    try:
+        return name, tuple(map(int, sizes.split("x")))
+    except ValueError as error:
+        raise MLIRError(f"--mesh-shape {given} is not a name and sizes. Write it as NAME=2x4.") from error
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -56,14 +86,14 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _partition(arguments: argparse.Namespace) -> int:
-    functions = _functions(arguments.file)
+    functions = _functions(arguments)
     dialect = sw.mlir.dialect_of(_text(arguments.file))
     print(sw.mlir.dumps({name: f.program for name, f in functions.items()}, dialect, "local"), end="")
     return 0
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    functions = _functions(arguments.file)
+    functions = _functions(arguments)
     print(sw.mlir.dumps({name: f.program for name, f in functions.items()}, arguments.to), end="")
     return 0
 
@@ -72,7 +102,7 @@ def _convert(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    function = _chosen(_functions(arguments.file, arguments.engine), arguments.function)
+    function = _chosen(_functions(arguments), arguments.function)
     kinds = function.argument_types
     if arguments.input and len(arguments.input) != len(kinds):
         raise MLIRError(

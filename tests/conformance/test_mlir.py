@@ -80,7 +80,7 @@ def test_what_we_print_is_what_they_accepted():
 
 
 def again(text, function, dialect, view):
-    return mlir.dumps({function: mlir.loads(text)[function].program}, dialect, view)
+    return mlir.dumps({function: mlir.loads(text, view=view)[function].program}, dialect, view)
 
 
 @pytest.mark.parametrize("name", WRITTEN)

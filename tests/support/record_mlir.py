@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import mlir_operations
+import mlir_programs
 
 FOLDER = Path(__file__).parent.parent / "conformance" / "mlir"
 TOOLS = {"shard": "mlir-opt-22", "mesh": "mlir-opt-19"}
@@ -62,7 +63,7 @@ def invalid(dialect, line):
 
 
 def written():
-    """Every text that we write for the files in this folder, by name."""
+    """Every text that we write for the files in this folder, and for programs on arrays, by name."""
     from shardwright import mlir
     from shardwright.errors import MLIRError
 
@@ -70,15 +71,16 @@ def written():
         for name, function in mlir.loads(file.read_text()).items():
             for dialect in TOOLS:
                 for view in ("local",) if function.is_local else ("global", "local"):
-                    if file.stem == "operations.shard" and dialect == "mesh":
-                        continue  # LLVM 19 lacks update_halo, neighbors_linear_indices and shard_shape
                     try:
                         text = mlir.dumps({name: function.program}, dialect, view)
                     except MLIRError:
                         continue
-                    if dialect == "mesh" and "mesh.sharding" in text:
-                        continue  # offsets and halos: LLVM 20 and 21 have the operation, LLVM 19 does not
                     yield f"{file.stem}.{name}.{dialect}.{view}", dialect, text
+    for name in mlir_programs.CASES:
+        for dialect in TOOLS:
+            for view in ("global", "local"):
+                text = mlir.dumps({name: mlir_programs.program(name)}, dialect, view)
+                yield f"programs.python.{name}.{dialect}.{view}", dialect, text
 
 
 def read_answers(dialects=TOOLS):

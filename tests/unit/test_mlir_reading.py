@@ -6,6 +6,7 @@ import pytest
 import shardwright as sw
 from mlir_operations import CASES, A, B, I, J, expected, text
 from shardwright import mlir
+from shardwright.cli import main
 from shardwright.errors import MLIRError
 
 SHARDED = (
@@ -92,3 +93,86 @@ func.func @f(%x: tensor<2xf32>) -> tensor<2xf32> {
         assert [tensor.tolist() for tensor in made] == [[1, 1], [1, 1], [2, 2], [3, 3]]
     with pytest.raises(MLIRError, match="Devices take different branches here"):
         _ = mlir.loads(source.replace("mesh_axes = [1] : tensor", "mesh_axes = [0] : tensor"))["f"].program
+
+
+# -- text without operations, sizes and views from outside ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "what"), [("", "is empty"), (" \n\t\n", "is empty"), ("// one\n\n  // two", "has comments alone")]
+)
+def test_a_text_without_operations_says_so(text, what, tmp_path, capsys):
+    (error,) = mlir.verify(text, file="f.mlir")
+    assert error.message == f"The text {what}, so there is nothing to read. Write a func.func, or check the file."
+    assert str(error) == f"f.mlir:1:1: {error.message}\n{text.split(chr(10))[0]}\n^"
+    with pytest.raises(MLIRError, match=what):
+        mlir.loads(text)
+    path = tmp_path / "f.mlir"
+    path.write_text(text)
+    assert main(["run", str(path)]) == 1
+    assert what in capsys.readouterr().err
+    assert mlir.verify(text + "\nmesh.mesh @m(shape = 2)") == []
+
+
+def test_a_text_that_ends_in_a_function_says_where():
+    (error,) = mlir.verify("func.func @f() {", file="f.mlir")
+    assert str(error).startswith("f.mlir:1:17: This can't be read in block definition.\nfunc.func @f() {\n")
+
+
+OPEN = """mesh.mesh @m(shape = 2x?)
+func.func @f(%x: tensor<2xf32>) -> tensor<6xf32> {
+  %y = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<6xf32>
+  return %y : tensor<6xf32>
+}
+"""
+
+
+def test_sizes_of_meshes_come_from_the_command_line(tmp_path, capsys):
+    path, out = tmp_path / "f.mlir", tmp_path / "out.npz"
+    path.write_text(OPEN)
+    assert main(["run", str(path), "--mesh-shape", "m=2x3", "--output", str(out)]) == 0
+    np.testing.assert_array_equal(
+        np.load(out)["result0"], np.repeat(np.arange(12.0).reshape(2, 1, 6), 3, 1).reshape(6, 6)
+    )
+    assert main(["mlir", "partition", str(path), "--mesh-shape", "@m=2x3"]) == 0
+    assert "mesh.mesh @mesh0(shape = 2x3)" in capsys.readouterr().out
+    assert main(["mlir", "convert", "--to", "shard", str(path), "--mesh-shape", "m=2x3"]) == 0
+    assert "shard.grid @grid0(shape = 2x3)" in capsys.readouterr().out
+    for option, message in (
+        ([], "The shape of @m has `?`. Give its sizes"),
+        (["--mesh-shape", "m=2by3"], "--mesh-shape m=2by3 is not a name and sizes. Write it as NAME=2x4."),
+        (["--mesh-shape", "m"], "--mesh-shape m is not a name and sizes"),
+        (["--mesh-shape", "n=2x3"], "mesh_shapes names @n; the file has @m"),
+        (["--mesh-shape", "m=4x3"], "mesh_shapes gives (4, 3) for @m, whose shape is 2x?"),
+    ):
+        assert main(["run", str(path), *option]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_a_function_without_collectives_is_read_in_the_view_that_is_said(tmp_path, capsys):
+    mesh = sw.Mesh(x=2)
+    step = sw.sjit(lambda x: x + x, mesh=mesh, in_shardings=sw.P("x")).lower(np.ones(4, np.float32))
+    text = mlir.dumps(step.program, view="local")
+    fn = mlir.loads(text, view="local")["main"]
+    v = sw.PerDevice(fn.mesh, np.arange(4, dtype=np.float32).reshape(2, 2))
+    assert [x.tolist() for x in fn(v).values()] == [[0, 2], [4, 6]]
+    assert mlir.dumps(fn.program) == text
+    assert [row.results for row in fn.explain().rows] == [("f32[2] per device",)]
+    whole = mlir.loads(text)["main"]  # nothing says that its types are those of one device
+    assert not whole.is_local
+    with pytest.raises(MLIRError, match=r"not a PerDevice. If its types are .* read it by loads\(text, view='local'\)"):
+        whole(v)
+    path = tmp_path / "f.mlir"
+    path.write_text(text)
+    assert main(["run", str(path), "--view", "local"]) == 0
+    assert "(1,): [4. 6.]" in capsys.readouterr().out
+
+
+def test_a_view_that_the_operations_contradict_is_refused():
+    with pytest.raises(MLIRError, match=r"(?s)in the global view, but this is an operation of the other.*all_gather"):
+        _ = mlir.loads(OPEN, view="global", mesh_shapes={"m": (2, 3)})["f"].program
+    step = sw.sjit(lambda x: x + x, mesh=sw.Mesh(x=2), in_shardings=sw.P("x")).lower(np.ones(4, np.float32))
+    with pytest.raises(MLIRError, match=r"(?s)in the local view, but this is an operation of the other.*shard.shard"):
+        _ = mlir.loads(mlir.dumps(step.program), view="local")["main"].program
+    with pytest.raises(MLIRError, match=r"There is no view 'sideways'. Use 'global' or 'local'"):
+        mlir.loads(OPEN, view="sideways")

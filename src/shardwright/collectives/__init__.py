@@ -36,6 +36,7 @@ from shardwright.collectives.values import (
     Send,
     Shift,
     UpdateHalo,
+    is_per_device,
 )
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "all_to_all",
     "broadcast",
     "gather",
+    "is_per_device",
     "permute",
     "recv",
     "reduce",

@@ -82,6 +82,14 @@ class Collective:
                 f"{self.name}: {what} {coords!r} is not in a group along {self.axes}. {error}"
             ) from error
 
+    def _ends(self, coords: Any, mesh: Mesh, what: str) -> tuple[Any, ...]:
+        """The other end of a transfer, or that of every device."""
+        if not is_per_device(coords):
+            return self._member(coords, mesh, what)
+        if len(coords) != mesh.size:
+            raise CollectiveError(f"{self.name}: {len(coords)} {what}s for {mesh.size} devices. Give one a device.")
+        return tuple(self._member(own, mesh, f"{what} of device {place}") for place, own in enumerate(coords))
+
     def _reducible(self, op: str, dtype: "np.dtype[Any]") -> None:
         if op not in REDUCTIONS:
             raise CollectiveError(f"{self.name}: reduction {op!r} is unknown. Use one of {', '.join(REDUCTIONS)}.")
@@ -90,6 +98,11 @@ class Collective:
                 f"{self.name}: {op} works on the bits of integers and booleans; {dtype.name} is neither. "
                 f"Convert with dtype=, or choose another reduction."
             )
+
+
+def is_per_device(coords: Any) -> bool:
+    """Whether the end of a transfer is given for each device."""
+    return isinstance(coords, tuple) and len(coords) > 0 and isinstance(coords[0], tuple)
 
 
 def _without_partial(collective: "AllReduce | ReduceScatter", sharding: Sharding) -> Sharding:
@@ -316,24 +329,27 @@ class Scatter(Collective):
 
 @dataclass(frozen=True, slots=True)
 class Send(Collective):
-    """In every group one member sends its tensor to `destination`; the matching recv names the sender."""
+    """In every group one member sends its tensor to `destination`; the matching recv names the sender.
 
-    destination: tuple[int, ...]
+    With one destination for each device of the mesh, every device sends to its own.
+    """
+
+    destination: tuple[Any, ...]  # coordinates in the group, or those for each place of the mesh
     name: ClassVar[str] = "send"
 
     def _bind(self, mesh: Mesh, shape: Shape, dtype: "np.dtype[Any]", group: int) -> "Send":
-        return replace(self, destination=self._member(self.destination, mesh, "destination"))
+        return replace(self, destination=self._ends(self.destination, mesh, "destination"))
 
 
 @dataclass(frozen=True, slots=True)
 class Recv(Collective):
     """The destination of the matching send gets the source's tensor; the others get zeros."""
 
-    source: tuple[int, ...] | None = None
+    source: tuple[Any, ...] | None = None  # coordinates in the group, or those for each place of the mesh
     name: ClassVar[str] = "recv"
 
     def _bind(self, mesh: Mesh, shape: Shape, dtype: "np.dtype[Any]", group: int) -> "Recv":
-        return self if self.source is None else replace(self, source=self._member(self.source, mesh, "source"))
+        return self if self.source is None else replace(self, source=self._ends(self.source, mesh, "source"))
 
 
 @dataclass(frozen=True, slots=True)

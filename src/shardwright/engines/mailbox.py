@@ -4,8 +4,9 @@ import threading
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shardwright.collectives import Permute, Recv, Send
+from shardwright.collectives import Permute, Recv, Send, is_per_device
 from shardwright.errors import CollectiveError
 from shardwright.mesh import Mesh
 from shardwright.plan import LocalStep
@@ -53,9 +54,26 @@ class Mailbox:
                 f"Precede it with send(v, {recv.axes}, destination=…)."
             )
         send, value = sends[match]
-        source = recv.source if recv.source is not None else self._only_other(mesh, send)
+        if is_per_device(send.destination) or is_per_device(recv.source):
+            transfer = self._permutation(mesh, send, recv)
+        else:
+            source = recv.source if recv.source is not None else self._only_other(mesh, send)
+            transfer = Permute(recv.axes, ((source, send.destination),))
         del sends[match]
-        return value, Permute(recv.axes, ((source, send.destination),))
+        return value, transfer
+
+    def _permutation(self, mesh: Mesh, send: Send, recv: Recv) -> Permute:
+        """The transfer in which every device sends to the one that it names and gets from the one that it names."""
+        target = _named(mesh, send.axes, send.destination)
+        source = np.argsort(target) if recv.source is None else _named(mesh, recv.axes, recv.source)
+        for place, sender in enumerate(source):
+            if target[sender] != place:
+                self._sends(mesh).clear()
+                raise CollectiveError(
+                    f"recv over {recv.axes}: device {place} waits for device {sender}, which sends to device "
+                    f"{target[sender]}. Where ends differ between devices, each gets from one that sends to it."
+                )
+        return _by_pairs(mesh, send.axes, target)
 
     def _only_other(self, mesh: Mesh, send: Send) -> tuple[int, ...]:
         shape = [mesh.axis(axis).size for axis in send.axes]
@@ -67,6 +85,34 @@ class Mailbox:
                 f"{send.destination}. Name one with source=."
             )
         return others[0]
+
+
+def _named(mesh: Mesh, axes: tuple[str, ...], ends: Any) -> NDArray[np.int64]:
+    """For every place the place of the group member that it names."""
+    groups, shape = _groups(mesh, axes), [mesh.axis(axis).size for axis in axes]
+    each = ends if is_per_device(ends) else (ends,) * mesh.size
+    numbers = np.ravel_multi_index(np.transpose(each), shape)
+    result = np.empty(mesh.size, np.int64)
+    for group in groups:
+        result[group] = group[numbers[group]]
+    return result
+
+
+def _by_pairs(mesh: Mesh, axes: tuple[str, ...], target: NDArray[np.int64]) -> Permute:
+    """Every place's target as pairs in a group; of the whole mesh, where groups differ."""
+    groups = _groups(mesh, axes)
+    number = np.empty(mesh.size, np.int64)
+    number[groups] = np.arange(groups.shape[1])
+    if (number[target[groups]] != number[target[groups[0]]]).any():
+        return _by_pairs(mesh, mesh.axis_names, target)
+    shape = [mesh.axis(axis).size for axis in axes]
+    ends = zip(*np.unravel_index(number[target[groups[0]]], shape), strict=True)
+    pairs = zip(np.ndindex(*shape), (tuple(map(int, end)) for end in ends), strict=True)
+    return Permute(axes, tuple(pairs))
+
+
+def _groups(mesh: Mesh, axes: tuple[str, ...]) -> NDArray[np.int64]:
+    return np.asarray([[mesh.position(device) for device in group] for group in mesh.groups(axes)])
 
 
 def received(mailbox: Mailbox, recv: Recv, expected: Any) -> tuple[Any, Permute]:

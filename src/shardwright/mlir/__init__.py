@@ -59,6 +59,7 @@ def loads(
     engine: str = "numpy",
     device: str | None = None,
     mesh_shapes: Mapping[str, Sequence[int]] | None = None,
+    view: str | None = None,
 ) -> dict[str, Any]:
     """The functions of a file of MLIR, by name, a `Function` each, or a `StableFunction`; the text is verified first.
 
@@ -71,15 +72,18 @@ def loads(
     >>> fns["f"].explain().rows[0].collective
     'all_gather a0'
 
-    `mesh_shapes` gives the sizes of meshes whose shape has `?`; `engine` and `device` are those of the mesh.
+    `mesh_shapes` gives the sizes of meshes whose shape has `?`; `engine` and `device` are those of the mesh. `view` says how
+    functions are meant that have neither collectives nor annotations: "local", one device's tensors, or "global", the default.
     """
+    if view not in (None, "global", "local"):
+        raise MLIRError(f"There is no view {view!r}. Use 'global' or 'local'.")
     if is_stablehlo(text):
         return stablehlo_functions(text, file, engine, device)
     source = Source(text, file)
     module = source.parsed()
     for error in _found(source, module):
         raise error
-    made = Module(source, module, engine, device, mesh_shapes or {})
+    made = Module(source, module, engine, device, mesh_shapes or {}, view)
     return {name: Function(made, op) for name, op in made.functions.items()}
 
 

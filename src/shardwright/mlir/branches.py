@@ -79,6 +79,12 @@ class Apart:
     def _check_transfer(self, send: c.Send, recv: c.Recv, sent_if: bool) -> None:
         """In every group the source takes the branch that sends, and the destination the one that receives."""
         view, mesh, source = self.reader.view, self.reader.mesh, self.reader.source
+        if c.is_per_device(send.destination) or c.is_per_device(recv.source):
+            raise source.error(
+                "A send and its recv in two branches need one destination and one source. Move a transfer whose ends differ "
+                "between devices out of the branches.",
+                self.op,
+            )
         assert isinstance(view, LocalView)
         known = view.per_device(self.test)
         if known is None:

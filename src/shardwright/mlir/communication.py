@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr
 from xdsl.ir import Operation
 
 from shardwright import collectives as c
@@ -24,7 +24,7 @@ from shardwright.mlir.fields import (
     short_name,
 )
 from shardwright.mlir.types import dtype_of, element_of
-from shardwright.mlir.values import LocalView, Value
+from shardwright.mlir.values import MOST_DEVICES, LocalView, Value
 from shardwright.sharding import P, Sharding
 from shardwright.xla import is_known
 
@@ -64,29 +64,33 @@ def axis_names(mesh: Mesh, numbers: Sequence[int]) -> tuple[str, ...]:
     return tuple(mesh.axis_names[number] for number in numbers)
 
 
-def device_coords(op: Operation, name: str, values: Sequence[Value], view: LocalView) -> tuple[int, ...] | None:
-    """The coordinates of an in-group device; None if the operation names none."""
+def device_coords(op: Operation, name: str, values: Sequence[Value], view: LocalView) -> tuple[Any, ...] | None:
+    """The coordinates of an in-group device, of a send or recv also one for each device; None if the operation names none."""
     given = field(op, name)
     if given is None:
         return None
-    coords = []
+    columns = []
     for entry in mixed(given, values):
-        if isinstance(entry, int):
-            coords.append(entry)
-            continue
-        known = view.per_device(entry)
+        known = [entry] * view.mesh.size if isinstance(entry, int) else view.per_device(entry)
+        if known is None and view.mesh.size > MOST_DEVICES:
+            raise ShardwrightError(
+                f"The {name} may differ between {view.mesh.size:,} devices; it is worked out for {MOST_DEVICES:,} at most. Use "
+                f"a constant."
+            )
         if known is None:
             raise ShardwrightError(
                 f"The {name} depends on data, so it is not known before the program runs. Use a constant."
             )
-        numbers = {int(x) for x in known}
-        if len(numbers) > 1:
-            raise ShardwrightError(
-                f"The {name} differs between devices: {sorted(numbers)}. All devices of a group must name the same one. To "
-                f"pass tensors on by one place, use shift."
-            )
-        coords.append(numbers.pop())
-    return tuple(coords)
+        columns.append([int(x) for x in known])
+    coords = tuple(zip(*columns, strict=True))
+    if len(set(coords)) <= 1:
+        return coords[0] if coords else ()
+    if name == "root":
+        numbers = next(sorted(set(column)) for column in columns if len(set(column)) > 1)
+        raise ShardwrightError(
+            f"The root differs between devices: {numbers}. All devices of a group must name the same one."
+        )
+    return coords
 
 
 def collective_of(op: Operation, mesh: Mesh, device: tuple[int, ...] | None, dtype: "np.dtype[Any]") -> Any:
@@ -133,16 +137,36 @@ def is_alone(op: Operation) -> bool:
 # -- shardings -------------------------------------------------------------------------------------------------------
 
 
-def sharding_from_attribute(attribute: Any, mesh: Mesh) -> Sharding:
-    """The sharding of `<@mesh, [[0]], partial = sum[1]>`."""
-    spec = P(*(axis_names(mesh, some) for some in axis_lists(attribute)))
-    partial = axis_names(mesh, integers(attribute.partial))
-    return Sharding(mesh, spec, partial=partial, reduction=attribute.kind.data)
+def sharding_from_attribute(op: Operation, attribute: Any, mesh: Mesh) -> Sharding:
+    """The sharding of `<@mesh, [[0]], partial = sum[1]>`, with the halos and offsets that are attributes of its operation."""
+    partial = integers(attribute.partial), attribute.kind.data
+    return _sharding(mesh, axis_lists(attribute), partial, kept(op, "sharded_dims_offsets"), kept(op, "halo_sizes"))
 
 
 def sharding_from_operation(op: Operation, mesh: Mesh, offsets: Sequence[int], halos: Sequence[int]) -> Sharding:
     """The sharding of a sharding operation; its offsets and halos are given as numbers."""
-    lists = axis_lists(field(op, "split_axes"))
+    offsets = offsets or kept(op, "sharded_dims_offsets")
+    return _sharding(mesh, axis_lists(field(op, "split_axes")), partial_of(op), offsets, halos)
+
+
+def kept(op: Operation, name: str) -> tuple[int, ...]:
+    """Integers of an attribute that the dialect does not know and keeps: halos and offsets of LLVM 19's shardings, and offsets
+    beside halos; () without it."""
+    attribute = op.attributes.get(name)
+    if attribute is None:
+        return ()
+    if not isinstance(attribute, ArrayAttr) or not all(isinstance(n, IntegerAttr) for n in attribute):
+        raise ShardwrightError(f"{name} is {attribute}; write it as a list of integers, such as [0, 4, 9].")
+    return integers(attribute)
+
+
+def _sharding(
+    mesh: Mesh,
+    lists: Sequence[Sequence[int]],
+    partial: tuple[Sequence[int], str],
+    offsets: Sequence[int],
+    halos: Sequence[int],
+) -> Sharding:
     spec = P(*(axis_names(mesh, some) for some in lists))
     split = [dim for dim, some in enumerate(lists) if some]
     halo = {dim: (halos[2 * at], halos[2 * at + 1]) for at, dim in enumerate(split)} if halos else None
@@ -152,15 +176,8 @@ def sharding_from_operation(op: Operation, mesh: Mesh, offsets: Sequence[int], h
         count = mesh.axis_size(axis_names(mesh, lists[dim])) + 1
         cuts[dim] = offsets[start : start + count]
         start += count
-    partial, reduction = partial_of(op)
-    return Sharding(
-        mesh,
-        spec,
-        partial=axis_names(mesh, partial),
-        reduction=reduction,
-        halo=halo,
-        offsets=cuts or None,
-    )
+    axes_of_partial, reduction = axis_names(mesh, partial[0]), partial[1]
+    return Sharding(mesh, spec, partial=axes_of_partial, reduction=reduction, halo=halo, offsets=cuts or None)
 
 
 _PARTIAL = re.compile(r"([a-z_]+)\[(\d+(?:, *\d+)*)\]")

@@ -30,9 +30,15 @@ class Module:
     """A verified file: its functions and its meshes."""
 
     def __init__(
-        self, source: Source, parsed: b.ModuleOp, engine: str, device: str | None, mesh_shapes: Mapping[str, Any]
+        self,
+        source: Source,
+        parsed: b.ModuleOp,
+        engine: str,
+        device: str | None,
+        mesh_shapes: Mapping[str, Any],
+        view: str | None,
     ) -> None:
-        self.source, self.parsed, self.engine, self.device = source, parsed, engine, device
+        self.source, self.parsed, self.engine, self.device, self.view = source, parsed, engine, device, view
         self._shapes = dict(mesh_shapes)
         self.meshes: dict[str, Operation] = {}
         self.functions: dict[str, Any] = {}
@@ -110,7 +116,8 @@ class Function:
 
     @cached_property
     def is_local(self) -> bool:
-        """Whether the function is in the local view: it has collectives, or asks for the coordinates of its device."""
+        """Whether the function is in the local view: it has collectives, asks for the coordinates of its device, or has no
+        annotations and `loads` was told so."""
         found = self._module.operations(self._op)
         local = next((op for op in found if short_name(op) in LOCAL), None)
         shards = next((op for op in found if short_name(op) == "shard"), None)
@@ -120,7 +127,13 @@ class Function:
                 f"function.",
                 shards,
             )
-        return local is not None
+        view = self._module.view
+        if (view == "global" and local is not None) or (view == "local" and shards is not None):
+            raise self._module.source.error(
+                f"The function is meant to be in the {view} view, but this is an operation of the other. Leave view out.",
+                local or shards,  # type: ignore[arg-type]
+            )
+        return local is not None or view == "local"
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -214,7 +227,10 @@ class Function:
         elif self.is_local and isinstance(x, Array):
             x = x.to_local(x.sharding) if x.traces else PerDevice.of(x.lanes)  # type: ignore[attr-defined]
         elif not self.is_local and isinstance(x, PerDevice):
-            raise MLIRError(f"@{self.__name__} is in the global view: argument {at} is an array, not a PerDevice.")
+            raise MLIRError(
+                f"@{self.__name__} is in the global view: argument {at} is an array, not a PerDevice. If its types are "
+                f"those of one device's tensors, read it by loads(text, view='local')."
+            )
         if x.dtype != dtype:
             raise MLIRError(
                 f"@{self.__name__}: argument {at} has dtype {x.dtype}, but the text declares {dtype}. Convert it first."

@@ -34,6 +34,7 @@ _WIDTHS = re.compile(r"(?:(?<![\w.%@#$])|(?<=[\d?]x))[su]?i(\d{8,20})", re.ASCII
 _UNKNOWN = re.compile(r"(?:Operation|type|attribute) (\S+) is not registered")
 _SYMBOL = re.compile(r"@[a-zA-Z_][\w$.]*(?![\w$.:])", re.ASCII)
 _TENSOR = re.compile(r"tensor<[0-9x?]*[a-z]+[0-9]*>")
+_BLANK = re.compile(r"(?:\s|//[^\n]*)*")
 _RESULTS = re.compile(r"\s*(?:%[\w$.-]+(?::\d+)?(?:\s*,\s*%[\w$.-]+(?::\d+)?)*\s*=\s*)?")
 
 
@@ -80,6 +81,9 @@ class Source:
     def parsed(self) -> builtin.ModuleOp:
         """The module; every failure is an MLIRError."""
         self.check_size()
+        if _BLANK.match(self.text).end() == len(self.text):  # type: ignore[union-attr]  # it matches nothing too
+            what = "has comments alone" if self.text.strip() else "is empty"
+            raise self.error(f"The text {what}, so there is nothing to read. Write a func.func, or check the file.", 0)
         parser: _Locating | None = None
         try:
             parser = _Locating(_context(), self)
@@ -100,7 +104,8 @@ class Source:
         """An error of the parser; one about a name that it does not know is put at the name."""
         unknown = _UNKNOWN.search(error.msg)
         if unknown is None:
-            return self.error(_sentence(error.msg), error.span.start)
+            message = f"This can't be read{error.msg}" if error.msg.startswith(" in ") else error.msg
+            return self.error(_sentence(message), error.span.start)
         name = unknown.group(1)
         where = max(self.text.rfind(name, 0, error.span.start + len(name)), 0)
         return self.error(f"'{name[:80]}' is unknown. docs/mlir.md lists the operations that are read.", where)

@@ -213,7 +213,7 @@ class Reader:
         """The sharding that a shard operation annotates with."""
         attribute = op.properties.get("shard")
         if attribute is not None:
-            return sharding_from_attribute(attribute, self.mesh)
+            return sharding_from_attribute(op, attribute, self.mesh)
         found: Sharding = self.values[op.operands[1]]
         return found
 

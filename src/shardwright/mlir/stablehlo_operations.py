@@ -100,16 +100,17 @@ def _last(indices: Value, dim: int) -> Value:
     return xla.permute(indices, (*(d for d in range(indices.ndim) if d != dim), dim))
 
 
+def _numbers(d: Any, names: str) -> Numbers:
+    """Which dims a gather or scatter reads and writes, by the names of the five lists."""
+    return Numbers(*(tuple(getattr(d, name)) for name in names.split()))
+
+
 def _gather(op: Operation, x: Value, indices: Value) -> Value:
     from jaxlib.mlir.dialects import stablehlo
 
     d = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    numbers = Numbers(
-        tuple(d.offset_dims),
-        tuple(d.collapsed_slice_dims),
-        tuple(d.start_index_map),
-        tuple(d.operand_batching_dims),
-        tuple(d.start_indices_batching_dims),
+    numbers = _numbers(
+        d, "offset_dims collapsed_slice_dims start_index_map operand_batching_dims start_indices_batching_dims"
     )
     return xla.gather(x, _last(indices, d.index_vector_dim), numbers, integers(op, "slice_sizes"), xla.CLIP)
 
@@ -120,13 +121,8 @@ def _scatter(op: Operation, x: Value, indices: Value, updates: Value, *more: Val
     if more:
         raise OperationError("A scatter of several operands at once is not supported. Scatter one by one.")
     d = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    numbers = Numbers(
-        tuple(d.update_window_dims),
-        tuple(d.inserted_window_dims),
-        tuple(d.scattered_dims_to_operand_dims),
-        tuple(d.input_batching_dims),
-        tuple(d.scatter_indices_batching_dims),
-    )
+    names = "update_window_dims inserted_window_dims scattered_dims_to_operand_dims input_batching_dims"
+    numbers = _numbers(d, f"{names} scatter_indices_batching_dims")
     block = op.regions[0].blocks[0]
     last = list(block.operations)[-1]
     monoid = None if last.operation.operands[0] == block.arguments[1] else monoid_of(op)

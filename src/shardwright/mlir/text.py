@@ -194,7 +194,8 @@ class Text:
     def number(self, value: Any, dtype: Any) -> str:
         """A constant scalar."""
         kind = np.dtype(dtype)
-        return self.scalar(f"arith.constant {_element(np.asarray(value, kind))}", type_name(kind))
+        text = f"arith.constant {_element(np.asarray(value, kind))}"
+        return self._once(text) if kind.kind == "b" else self.scalar(text, type_name(kind))  # true has its type
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Typed:
         """A tensor to be written to."""
@@ -231,30 +232,35 @@ class Text:
             lists.pop()
         return str(lists or [[]])
 
-    def sharding(self, sharding: Sharding, shape: Sequence[int]) -> tuple[str, str]:
-        """A sharding as `shard` names it: an attribute or a value; and the lines' value, "" for an attribute.
-
-        LLVM 19's attribute has partial axes but neither halos nor offsets; these need the operation of LLVM 20.
-        """
-        halos, cuts = _halo_sizes(sharding), self._offsets(sharding, tuple(shape))
-        partial = f"{sharding.reduction}{self.axis_numbers(sharding.partial)}" if sharding.partial else ""
-        if self.dialect == MESH and not halos and not cuts:
-            extra = f", partial = {partial}" if partial else ""
-            return f"<{self.symbol}, {self.split(sharding)}{extra}>", ""
-        more = f" halo_sizes = {halos}" if halos else f" sharded_dims_offsets = {cuts}" if cuts else ""
-        if partial and self.dialect == SHARD:  # LLVM 22 has no partial axes; attributes that it does not know it keeps
-            more += f' {{partial = "{partial}"}}'
-        elif partial:
-            more = f" partial = {sharding.reduction} {self.axis_numbers(sharding.partial)}{more}"
-        text = f"{self.dialect}.sharding {self.symbol} split_axes = {self.split(sharding)}{more} : !{self.dialect}.sharding"
-        made = self._once(text)
-        return made, made
+    def sharding(self, sharding: Sharding, shape: Sequence[int]) -> str:
+        """A sharding as a value, which LLVM 19 has not."""
+        cuts, kept = self._cuts(sharding, shape)[:1], self._cuts(sharding, shape)[1:]  # LLVM 22 has one of the two
+        kept += [f'partial = "{self._partial(sharding)}"'] if sharding.partial else []  # and no partial axes
+        text = " ".join([f"split_axes = {self.split(sharding)}", *cuts])
+        return self.scalar(
+            f"{self.dialect}.sharding {self.symbol} {text}{_attributes(kept)}", f"!{self.dialect}.sharding"
+        )
 
     def annotated(self, value: Typed, sharding: Sharding, for_users: bool = False) -> Typed:
-        """A value with a sharding."""
-        target, _ = self.sharding(sharding, value.shape)
+        """A value with a sharding. LLVM 19 names it by an attribute with partial axes, but without halos and offsets: these
+        are attributes of the operation, which it keeps."""
         users = " annotate_for_users" if for_users else ""
+        if self.dialect == MESH:
+            partial = f", partial = {self._partial(sharding)}" if sharding.partial else ""
+            target = f"<{self.symbol}, {self.split(sharding)}{partial}>"
+            users += _attributes(self._cuts(sharding, value.shape))
+        else:
+            target = self.sharding(sharding, value.shape)
         return self.op(f"{self.dialect}.shard {value.name} to {target}{users}", value.shape, value.dtype)
+
+    def _partial(self, sharding: Sharding) -> str:
+        """`sum[1]`."""
+        return f"{sharding.reduction}{self.axis_numbers(sharding.partial)}"
+
+    def _cuts(self, sharding: Sharding, shape: Sequence[int]) -> list[str]:
+        """Halos, and where shards begin, as both dialects write them; [] where a sharding has its axes alone."""
+        found = {"halo_sizes": _halo_sizes(sharding), "sharded_dims_offsets": self._offsets(sharding, tuple(shape))}
+        return [f"{name} = {numbers}" for name, numbers in found.items() if numbers]
 
     def _offsets(self, sharding: Sharding, shape: Shape) -> list[int]:
         """Where shards begin, for every split dim, where it is not where the dialect puts them by default."""
@@ -288,11 +294,16 @@ def with_default_offsets(sharding: Sharding, shape: Sequence[int]) -> Sharding:
     """A sharding of the dialect on a shape: uneven dims are cut as the dialect cuts them."""
     cuts = {dim: list(given) for dim, given in enumerate(sharding.offsets) if given}
     for dim, axes in enumerate(sharding.dims):
-        if axes and dim not in cuts and dim < len(shape) and not sharding.halo:
+        if axes and dim not in cuts and dim < len(shape):
             found = default_offsets(sharding, dim, shape[dim])
             if shape[dim] % (len(found) - 1):
                 cuts[dim] = found
     return sharding.replace(offsets=cuts) if cuts else sharding
+
+
+def _attributes(parts: Sequence[str]) -> str:
+    """Attributes that other tools don't know, and keep."""
+    return f" {{{', '.join(parts)}}}" if parts else ""
 
 
 def _halo_sizes(sharding: Sharding) -> list[int]:

@@ -143,7 +143,10 @@ class LocalView(View):
         return LocalTrace(self.trace)
 
     def _constant(self, value: Any) -> PerDevice:
-        return self.recorder.known(self.mesh, value)
+        made = self.recorder.known(self.mesh, value)
+        if self.mesh.size <= MOST_DEVICES:
+            self._per_device[made.node] = [value] * self.mesh.size
+        return made
 
     def _record(self, name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
         made = self.recorder.row(name, operands, attrs)

@@ -7,14 +7,14 @@ all_to_all.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from xdsl.dialects import builtin as b
 from xdsl.ir import Operation, SSAValue
 
 from shardwright.errors import MLIRError, ShardwrightError
-from shardwright.mlir.communication import partial_of
+from shardwright.mlir.communication import kept, partial_of
 from shardwright.mlir.dialects import DYNAMIC, word
 from shardwright.mlir.fields import (
     axes,
@@ -34,6 +34,7 @@ from shardwright.mlir.parsing import Source
 
 MOST_DEVICES = 2**20
 Shape = tuple[int, ...]
+Lists = tuple[tuple[int, ...], ...]
 Messages = Iterator[str]
 
 
@@ -101,7 +102,10 @@ class _Check:
         rules = getattr(self, f"_{name}", None)
         stages = [self._axes_exist(axes(self.op)), *([rules()] if rules else [])]
         for stage in stages:
-            wrong = list(stage)
+            try:
+                wrong = list(stage)
+            except ShardwrightError as error:  # of attributes that the dialect does not know
+                wrong = [str(error)]
             yield from wrong
             if wrong:
                 return
@@ -338,7 +342,7 @@ class _Check:
 
     # -- shardings ----------------------------------------------------------------------------------------------------
 
-    def _split(self, lists: tuple[tuple[int, ...], ...], shape: Shape | None) -> Messages:
+    def _split(self, lists: Lists, shape: Shape | None) -> Messages:
         """Axes that split dims."""
         flat = [axis for some in lists for axis in some]
         if any(axis < 0 for axis in flat):
@@ -354,7 +358,7 @@ class _Check:
                 f"a dim."
             )
 
-    def _halos(self, lists: tuple[tuple[int, ...], ...], halos: list[Any]) -> Messages:
+    def _halos(self, lists: Lists, halos: list[Any]) -> Messages:
         split = sum(bool(some) for some in lists)
         if len(halos) != 2 * split:
             yield (
@@ -368,25 +372,27 @@ class _Check:
         lists = axis_lists(field(self.op, "split_axes"))
         wrong = list(self._split(lists, None))
         yield from wrong
-        try:
-            partial, _ = partial_of(self.op)
-        except ShardwrightError as error:
-            yield str(error)
-            return
-        if set(partial) & {axis for some in lists for axis in some}:
-            yield f"{self.mesh} axis duplicated. The partial axes {list(partial)} also split a dim: use every axis once."
-        yield from self._axes_exist(partial)
+        yield from self._partial(partial_of(self.op)[0], lists)
         counts = integers(field(self.op, "operandSegmentSizes")) or (0, 0)
         halos = mixed(field(self.op, "static_halo_sizes"), self.op.operands[counts[0] :])
         offsets = mixed(field(self.op, "static_sharded_dims_offsets"), self.op.operands[: counts[0]])
         if halos and offsets:
             yield f"'{self.op.name}' op halo sizes and shard offsets are mutually exclusive. Give one of them."
-        elif halos:
+        offsets = offsets or list(kept(self.op, "sharded_dims_offsets"))
+        yield from self._cuts(lists, halos, offsets if not wrong else [])
+
+    def _partial(self, partial: Sequence[int], lists: Lists) -> Messages:
+        if set(partial) & {axis for some in lists for axis in some}:
+            yield f"{self.mesh} axis duplicated. The partial axes {list(partial)} also split a dim: use every axis once."
+        yield from self._axes_exist(tuple(partial))
+
+    def _cuts(self, lists: Lists, halos: list[Any], offsets: list[Any]) -> Messages:
+        if halos:
             yield from self._halos(lists, halos)
-        elif offsets and not wrong:
+        if offsets:
             yield from self._offsets(lists, offsets)
 
-    def _offsets(self, lists: tuple[tuple[int, ...], ...], offsets: list[Any]) -> Messages:
+    def _offsets(self, lists: Lists, offsets: list[Any]) -> Messages:
         if DYNAMIC in self.shape:
             yield (
                 f"sharded dims offsets are not allowed for device {self.mesh}s with dynamic shape. Give the {self.mesh} sizes."
@@ -425,11 +431,15 @@ class _Check:
             yield f'Undefined required {self.mesh} symbol "{symbol}".'
             return
         checked = _Named(self.op, self.meshes, symbol)
-        lists, partial = axis_lists(attribute), integers(attribute.partial)
-        yield from checked._split(lists, shape_of(source) if is_tensor(source) else None)
-        if set(partial) & {axis for some in lists for axis in some}:
-            yield f"{self.mesh} axis duplicated. The partial axes {list(partial)} also split a dim: use every axis once."
-        yield from checked._axes_exist(partial)
+        lists, shape = axis_lists(attribute), shape_of(source) if is_tensor(source) else None
+        wrong = [*checked._split(lists, shape), *checked._partial(integers(attribute.partial), lists)]
+        yield from wrong
+        halos, offsets = (list(kept(self.op, name)) for name in ("halo_sizes", "sharded_dims_offsets"))
+        if not wrong:
+            wrong = list(checked._cuts(lists, halos, offsets))
+            yield from wrong
+        if not wrong and shape is not None:
+            yield from self._ends(lists, symbol, offsets, shape)
 
     def _fits(self, sharding: Operation, source: SSAValue) -> Messages:
         """A sharding on a tensor: no more entries than dims; the last offset is the size."""
@@ -441,9 +451,12 @@ class _Check:
             )
             return
         symbol = mesh_name(sharding)
-        if symbol not in self.meshes or DYNAMIC in self.meshes[symbol]:
-            return
-        offsets = integers(field(sharding, "static_sharded_dims_offsets"))
+        if symbol in self.meshes and DYNAMIC not in self.meshes[symbol]:
+            offsets = integers(field(sharding, "static_sharded_dims_offsets")) or kept(sharding, "sharded_dims_offsets")
+            yield from self._ends(lists, symbol, offsets, shape)
+
+    def _ends(self, lists: Lists, symbol: str, offsets: Sequence[int], shape: Shape) -> Messages:
+        """The last offset of a dim is its size."""
         for dim, some in enumerate(lists):
             if some and offsets and all(0 <= axis < len(self.meshes[symbol]) for axis in some):
                 count = math.prod(self.meshes[symbol][axis] for axis in some) + 1

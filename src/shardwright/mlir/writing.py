@@ -12,9 +12,9 @@ from shardwright.errors import MLIRError
 from shardwright.mlir.communication import QueryKey
 from shardwright.mlir.statements import in_order, renumbered
 from shardwright.mlir.text import Known, Lazy, Text, Typed
-from shardwright.mlir.writing_compute import Computes
+from shardwright.mlir.writing_composed import Composed
+from shardwright.mlir.writing_compute import Call, Computes
 from shardwright.mlir.writing_local import Moves
-from shardwright.mlir.writing_sorting import Sorting
 from shardwright.ops import Attrs
 from shardwright.plan import Each, FromLocal, Fused, LocalStep, Regroup, Step, ToLocal
 from shardwright.program import (
@@ -43,7 +43,7 @@ class Writer:
     says_uniform = False  # whether the text says of conditions that all devices decide alike
 
     def __init__(self, text: Text) -> None:
-        self.text, self.rows = text, Sorting(text)
+        self.text, self.rows = text, Composed(text)
         self.moves = Moves(text, self.rows)
         self.values: dict[Node, Any] = {}  # a Typed, or a list of them for a node with several results
 
@@ -92,7 +92,9 @@ class Writer:
         if isinstance(what, Loop):
             return self._loop(node, what, operands)
         if len(node.types) > 1:
-            raise MLIRError(f"{node.title} can't be written: it has {len(node.types)} results. Use other operations.")
+            if not isinstance(what, Apply | Compute):
+                raise MLIRError(f"{node.title} can't be written: it has {len(node.types)} results.")
+            return self.rows.several(what.name, what.attrs, operands, [self.type_of(kind) for kind in node.types])
         return self.payload(node, operands, self.type_of(node.type))
 
     def constant(self, node: Node, value: Any) -> Typed:
@@ -313,7 +315,8 @@ class LocalWriter(Writer):
         held = [_layout(x.type) for x in _operands(node)]
         if what.name == "einsum":
             return self.computes.einsum(what.attrs, operands, held, what.local.call.rule, result)
-        return self.computes.write(node.title, what.name, what.attrs, operands, held, _layout(node.type), result[1])
+        call = Call(what.name, what.attrs, operands, held, _layout(node.type), result[1])
+        return self.computes.write(node.title, call)
 
     def _each(self, node: Node, what: Each, operands: list[Any], result: tuple[Any, Any]) -> Typed:
         key = what.key

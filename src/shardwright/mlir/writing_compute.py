@@ -5,58 +5,66 @@ where an element lies in the whole tensor counts from where the shard begins.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardwright.errors import MLIRError
 from shardwright.mlir.text import Typed
+from shardwright.mlir.writing_composed import Composed
 from shardwright.mlir.writing_places import Places
 from shardwright.mlir.writing_rows import EXTREMES
-from shardwright.mlir.writing_windows import Windows
 from shardwright.ops import OPS, Rule
 from shardwright.sharding import Layout
 
 ALIKE = frozenset(  # rows that compute on shards what they compute on tensors; element-wise ones do too
-    "astype clip sigmoid gelu erf permute_dims reshape broadcast_to fill in_range sort argsort take_along_axis".split()
+    "astype clip sigmoid gelu erf permute_dims reshape broadcast_to fill in_range sort argsort take_along_axis isin "
+    "searchsorted".split()
 )
 _STARTS = {"sum": 0, "prod": 1, "all": True, "any": False}
 _RUNNING = {"cumulative_sum": ("sum", "add", 0), "cumulative_prod": ("prod", "multiply", 1)}
 
 
+class Call(NamedTuple):
+    """An operation on shards."""
+
+    name: str
+    attrs: Mapping[str, Any]
+    operands: list[Any]
+    held: Sequence[Layout]  # of the operands that are tensors
+    result: Layout
+    dtype: Any
+
+    @property
+    def kind(self) -> tuple[tuple[int, ...], Any]:
+        """The shape and dtype of a device's result."""
+        return self.result.local_shape, self.dtype
+
+
 class Computes:
     """Writes the computations of one device."""
 
-    def __init__(self, rows: Windows, places: Places) -> None:
+    def __init__(self, rows: Composed, places: Places) -> None:
         self.rows, self.places, self.text = rows, places, rows.text
 
-    def write(
-        self,
-        title: str,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
-        """An operation on shards; `held` are the layouts of the operands that are tensors."""
-        kind = (result.local_shape, dtype)
+    def write(self, title: str, call: Call) -> Typed:
+        """An operation on shards."""
+        name = call.name
         if name in ALIKE or (name in OPS and OPS[name].elementwise):
-            return self.rows.write(name, attrs, operands, kind)
+            return self.rows.write(name, call.attrs, call.operands, call.kind)
         base, _, part = name.partition(" ")
         rule = getattr(self, f"_{part or name}", None) if not part or base in _RUNNING else None
         if name in ("sum", "prod", "max", "min", "all", "any"):
-            return self._reduced(name, attrs, operands, held, kind)
+            return self._reduced(call)
         if rule is not None:
-            made: Typed = rule(base, attrs, operands, held, result, dtype)
+            made: Typed = rule(call._replace(name=base))
             return made
-        if any(not layout.sharding.is_replicated for layout in (*held, result)):
+        if any(not layout.sharding.is_replicated for layout in (*call.held, call.result)):
             raise MLIRError(
                 f"{title} can't be written for one device: what it does depends on which part of the tensor a device has. "
                 f"Write view='global'."
             )
-        return self.rows.write(name, attrs, operands, kind)
+        return self.rows.write(name, call.attrs, call.operands, call.kind)
 
     def _integers(self, row: str, *operands: Typed) -> Typed:
         shape = np.broadcast_shapes(*(x.shape for x in operands))
@@ -75,28 +83,18 @@ class Computes:
 
     # -- over dims ----------------------------------------------------------------------------------------------------
 
-    def _reduced(
-        self, name: str, attrs: Mapping[str, Any], operands: list[Any], held: Sequence[Layout], kind: tuple[Any, Any]
-    ) -> Typed:
-        x = operands[0]
+    def _reduced(self, call: Call) -> Typed:
+        x, name, attrs = call.operands[0], call.name, call.attrs
         neutral = _STARTS[name] if name in _STARTS else EXTREMES[name](x.dtype)
-        return self.rows.write(name, attrs, [self.places.filled(x, held[0], attrs["axis"], neutral)], kind)
+        return self.rows.write(name, attrs, [self.places.filled(x, call.held[0], attrs["axis"], neutral)], call.kind)
 
-    def _first_true(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
-        ((dim,), layout) = attrs["axis"], held[0]
-        x = self.places.filled(operands[0], layout, [dim], False)
+    def _first_true(self, call: Call) -> Typed:
+        ((dim,), layout) = call.attrs["axis"], call.held[0]
+        x = self.places.filled(call.operands[0], layout, [dim], False)
         none = self.text.constant(layout.shape[dim], x.shape, np.int64)
         numbers = self.rows.broadcast(self.places.positions(layout, dim, x.shape), x.shape)
         where = self._chosen(x, numbers, none, np.int64)
-        made = self.rows.write("min", {"axis": (dim,)}, [where], (result.local_shape, np.int64))
+        made = self.rows.write("min", {"axis": (dim,)}, [where], (call.result.local_shape, np.int64))
         return self._integers("minimum", made, self.text.constant(layout.shape[dim], made.shape, np.int64))
 
     def einsum(
@@ -111,107 +109,53 @@ class Computes:
 
     # -- running totals -----------------------------------------------------------------------------------------------
 
-    def _running(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
-        x = self.rows.cast(operands[0], dtype)
-        x = self.places.filled(x, held[0], [attrs["axis"]], _RUNNING[name][2])
-        return self.rows.write(name, attrs, [x], (result.local_shape, dtype))
+    def _running(self, call: Call) -> Typed:
+        x = self.rows.cast(call.operands[0], call.dtype)
+        x = self.places.filled(x, call.held[0], [call.attrs["axis"]], _RUNNING[call.name][2])
+        return self.rows.write(call.name, call.attrs, [x], call.kind)
 
     _cumulative_sum = _cumulative_prod = _running
 
-    def _total(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
-        total, _, neutral = _RUNNING[name]
-        x = self.places.filled(self.rows.cast(operands[0], dtype), held[0], [attrs["axis"]], neutral)
-        return self.rows.write(total, {"axis": (attrs["axis"],)}, [x], (result.local_shape, dtype))
+    def _total(self, call: Call) -> Typed:
+        total, _, neutral = _RUNNING[call.name]
+        x = self.places.filled(
+            self.rows.cast(call.operands[0], call.dtype), call.held[0], [call.attrs["axis"]], neutral
+        )
+        return self.rows.write(total, {"axis": (call.attrs["axis"],)}, [x], call.kind)
 
-    def _after(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
+    def _after(self, call: Call) -> Typed:
         """Running totals that begin with what the shards before come to."""
-        x, totals = operands
-        axis, (_, join, neutral) = attrs["axis"], _RUNNING[name]
-        running = self.rows.write(name, attrs, [totals], (totals.shape, dtype))
-        first = self.text.constant(neutral, [1 if d == axis else n for d, n in enumerate(totals.shape)], dtype)
+        x, totals = call.operands
+        axis, (_, join, neutral) = call.attrs["axis"], _RUNNING[call.name]
+        running = self.rows.write(call.name, call.attrs, [totals], (totals.shape, call.dtype))
+        first = self.text.constant(neutral, [1 if d == axis else n for d, n in enumerate(totals.shape)], call.dtype)
         before = self.rows.joined([first, running], axis)
-        number = self.rows.reshaped(self.places.number(held[0].sharding.dims[axis]), (1,))
+        number = self.rows.reshaped(self.places.number(call.held[0].sharding.dims[axis]), (1,))
         row = self.rows.taken(before, number, axis)
-        return self.rows.write(join, {}, [x, row], (result.local_shape, dtype))
+        return self.rows.write(join, {}, [x, row], call.kind)
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def _expand_rows(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
+    def _expand_rows(self, call: Call) -> Typed:
         """Rows that a device fetched once, as often as its part of the result has them."""
-        (x,) = operands
-        for dim, index in enumerate(attrs["index"]):
+        (x,) = call.operands
+        for dim, index in enumerate(call.attrs["index"]):
             if index is not None:
-                own, rows = result.dims[dim], np.asarray(index, np.int64)
+                own, rows = call.result.dims[dim], np.asarray(index, np.int64)
                 tables = [rows[slice(*own.bounds(shard))] for shard in range(own.parts)]
-                x = self.places.selected(x, dim, tables, result.sharding.dims[dim], own.local)
+                x = self.places.selected(x, dim, tables, call.result.sharding.dims[dim], own.local)
         return x
 
-    def _rows(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
-        return operands[0]  # the rows were fetched
+    def _rows(self, call: Call) -> Typed:
+        return call.operands[0]  # the rows were fetched
 
-    def _concat(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
-        return self.rows.write("concat", attrs, operands, (result.local_shape, dtype))
+    def _concat(self, call: Call) -> Typed:
+        return self.rows.write("concat", call.attrs, call.operands, call.kind)
 
-    def _take(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
+    def _take(self, call: Call) -> Typed:
         """Rows by number; where the dim is split each device gives those that it has, and zeros for the others."""
-        x, index = operands
-        axis, layout = attrs["axis"], held[0]
+        x, index = call.operands
+        axis, layout = call.attrs["axis"], call.held[0]
         numbers = self.rows.wrapped(index, layout.shape[axis])
         if layout.dims[axis].parts == 1:
             return self.rows.taken(x, numbers, axis)
@@ -219,7 +163,7 @@ class Computes:
         rows = self.rows.taken(x, self.rows.wrapped(local, x.shape[axis]), axis)
         shape = (*(1,) * axis, *index.shape, *(1,) * (len(x.shape) - axis - 1))
         have = self.rows.broadcast(self.rows.reshaped(mine, shape), rows.shape)
-        return self._chosen(have, rows, self._nothing(rows), dtype)
+        return self._chosen(have, rows, self._nothing(rows), call.dtype)
 
     def _held_rows(self, numbers: Typed, layout: Layout, axis: int) -> tuple[Typed, Typed]:
         """Rows counted from where a device's shard begins, 0 for those of others, and which are its own."""
@@ -236,39 +180,23 @@ class Computes:
         """What adds nothing in a sum: -0.0 + x is x."""
         return self.text.constant(-0.0 if like.dtype.kind in "fcV" else 0, like.shape, like.dtype)
 
-    def _pick(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
-        x, index = operands
-        axis, layout = attrs["axis"], held[0]
+    def _pick(self, call: Call) -> Typed:
+        x, index = call.operands
+        axis, layout = call.attrs["axis"], call.held[0]
         if layout.dims[axis].parts == 1:
-            return self.rows.write("pick", attrs, operands, (result.local_shape, dtype))
+            return self.rows.write("pick", call.attrs, call.operands, call.kind)
         local, mine = self._held_rows(index, layout, axis)
-        found = self.rows.write("pick", attrs, [x, local], (local.shape, dtype))
-        return self._chosen(mine, found, self._nothing(found), dtype)
+        found = self.rows.write("pick", call.attrs, [x, local], (local.shape, call.dtype))
+        return self._chosen(mine, found, self._nothing(found), call.dtype)
 
-    def _assign(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
+    def _assign(self, call: Call) -> Typed:
         """Each device writes, into the rows that it holds, what it was brought for them."""
-        x, value = operands
-        mine, theirs = held
-        if all(row_map is None or mine.dims[dim].parts == 1 for dim, row_map in enumerate(attrs["maps"])):
-            return self.rows.write("assign", attrs, operands, (result.local_shape, dtype))
-        value, keep = self.rows.cast(value, dtype), None
-        for dim, row_map in enumerate(attrs["maps"]):
+        x, value = call.operands
+        mine, theirs = call.held
+        if all(row_map is None or mine.dims[dim].parts == 1 for dim, row_map in enumerate(call.attrs["maps"])):
+            return self.rows.write("assign", call.attrs, call.operands, call.kind)
+        value, keep = self.rows.cast(value, call.dtype), None
+        for dim, row_map in enumerate(call.attrs["maps"]):
             if row_map is None:
                 continue
             own, other, axes = mine.dims[dim], theirs.dims[dim], mine.sharding.dims[dim]
@@ -283,84 +211,71 @@ class Computes:
                 local = np.clip(number - start, 0, max(other.local - 1, 0))
                 value = self.places.selected(value, dim, list(local), axes, own.local)
         wide = self.rows.broadcast(value, x.shape)
-        return wide if keep is None else self._chosen(self.rows.broadcast(keep, x.shape), wide, x, dtype)
+        return wide if keep is None else self._chosen(self.rows.broadcast(keep, x.shape), wide, x, call.dtype)
 
-    def _scatter(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
-        x, value, *numbers = operands
-        if numbers[0].shape != (1,) or all(held[0].dims[dim].parts == 1 for dim in attrs["dims"]):
-            return self.rows.write("scatter", attrs, operands, (result.local_shape, dtype))
+    def _scatter(self, call: Call) -> Typed:
+        x, value, *numbers = call.operands
+        if numbers[0].shape != (1,) or all(call.held[0].dims[dim].parts == 1 for dim in call.attrs["dims"]):
+            return self.rows.write("scatter", call.attrs, call.operands, call.kind)
         keep: Typed | None = None
-        for dim, number in zip(attrs["dims"], numbers, strict=True):
-            rows = self.places.positions(held[0], dim, x.shape)
-            wanted = self.rows.reshaped(self.rows.wrapped(number, held[0].shape[dim]), ())
+        for dim, number in zip(call.attrs["dims"], numbers, strict=True):
+            rows = self.places.positions(call.held[0], dim, x.shape)
+            wanted = self.rows.reshaped(self.rows.wrapped(number, call.held[0].shape[dim]), ())
             here = self._less("equal", rows, self.places.wide(self.rows.cast(wanted, np.int64), rows.shape))
             keep = here if keep is None else self._both(keep, here)
         assert keep is not None
-        rest = [n for d, n in enumerate(x.shape) if d not in attrs["dims"]]
-        shape = [1 if d in attrs["dims"] else n for d, n in enumerate(x.shape)]
-        one = self.rows.reshaped(self.rows.fitted(value, (1, *rest), dtype), shape)
+        rest = [n for d, n in enumerate(x.shape) if d not in call.attrs["dims"]]
+        shape = [1 if d in call.attrs["dims"] else n for d, n in enumerate(x.shape)]
+        one = self.rows.reshaped(self.rows.fitted(value, (1, *rest), call.dtype), shape)
         wide = self.rows.broadcast(one, x.shape)
-        return self._chosen(self.rows.broadcast(keep, x.shape), wide, x, dtype)
+        return self._chosen(self.rows.broadcast(keep, x.shape), wide, x, call.dtype)
+
+    def _scatter_reduce(self, call: Call) -> Typed:
+        """Where a device has all rows that updates may name, and all updates for them."""
+        points = [at for at, factor in enumerate(call.attrs["index"].split()) if not factor.startswith("d")]
+        split = [call.held[0].dims[dim].parts for dim in call.attrs["dims"]]
+        split += [layout.dims[at].parts for layout in call.held[2:] for at in points]
+        if call.result.sharding.partial or max(split, default=1) > 1:
+            raise MLIRError(
+                f"{call.name} can't be written for one device where its rows or its updates are split. Write view='global'."
+            )
+        return self.rows.write(call.name, call.attrs, call.operands, call.kind)
+
+    def _attention(self, call: Call) -> Typed:
+        """Attention of a device's queries and heads to all keys."""
+        shape, dim = call.result.local_shape, len(call.result.shape) - 2
+        column = self.rows.reshaped(self.places.positions(call.held[0], dim, shape), (shape[dim], 1))
+        return self.rows.attended(call.attrs, call.operands, shape, call.dtype, column, call.result.shape[dim])
 
     # -- from places --------------------------------------------------------------------------------------------------
 
-    def _triangle(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
-        shape, rank = result.local_shape, len(result.shape)
-        rows, cols = (self.rows.broadcast(self.places.positions(result, d, shape), shape) for d in (rank - 2, rank - 1))
+    def _triangle(self, call: Call) -> Typed:
+        shape, rank = call.result.local_shape, len(call.result.shape)
+        rows, cols = (
+            self.rows.broadcast(self.places.positions(call.result, d, shape), shape) for d in (rank - 2, rank - 1)
+        )
         away = self._integers("subtract", cols, rows)
-        test = "less_equal" if attrs["lower"] else "greater_equal"
-        keep = self._less(test, away, self.text.constant(int(attrs["k"]), shape, np.int64))
-        return self._chosen(keep, operands[0], self.text.constant(0, shape, dtype), dtype)
+        test = "less_equal" if call.attrs["lower"] else "greater_equal"
+        keep = self._less(test, away, self.text.constant(int(call.attrs["k"]), shape, np.int64))
+        return self._chosen(keep, call.operands[0], self.text.constant(0, shape, call.dtype), call.dtype)
 
-    def _places(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
-        shape = result.local_shape
+    def _places(self, call: Call) -> Typed:
+        shape = call.result.local_shape
         total: Typed = self.text.constant(0, shape, np.int64)
-        for dim, size in enumerate(result.shape):
-            own = self.rows.broadcast(self.places.positions(result, dim, shape), shape)
+        for dim, size in enumerate(call.result.shape):
+            own = self.rows.broadcast(self.places.positions(call.result, dim, shape), shape)
             scaled = self._integers("multiply", total, self.text.constant(size, shape, np.int64))
             total = own if dim == 0 else self._integers("add", scaled, own)
-        return self.rows.cast(total, dtype)
+        return self.rows.cast(total, call.dtype)
 
     # -- windows ------------------------------------------------------------------------------------------------------
 
-    def _windows(
-        self,
-        name: str,
-        attrs: Mapping[str, Any],
-        operands: list[Any],
-        held: Sequence[Layout],
-        result: Layout,
-        dtype: Any,
-    ) -> Typed:
+    def _windows(self, call: Call) -> Typed:
         """Windows over the rows that a device was brought, the first of which begins with the first row."""
-        x, *weights = operands
-        count = len(attrs["maps"])
-        x = self.places.filled(x, held[0], [count + 1], 0) if weights else x
-        ready = [x, *(self.places.filled(w, held[1], [count], 0) for w in weights)]
-        return self.rows.windows(name, attrs, ready, (result.local_shape, dtype))
+        x, *weights = call.operands
+        count = len(call.attrs["maps"])
+        x = self.places.filled(x, call.held[0], [count + 1], 0) if weights else x
+        ready = [x, *(self.places.filled(w, call.held[1], [count], 0) for w in weights)]
+        return self.rows.windows(call.name, call.attrs, ready, call.kind)
 
     _convolution = _max_pool = _avg_pool = _windows

@@ -1,11 +1,11 @@
-"""Collectives, moves of shards and questions about the mesh as text.
+"""Moves of shards as text.
 
 Each move is written by the operation of the dialect that moves the least for it:
 
 - axes that a dim loses are an all_gather, axes that it gains an all_slice, axes that go from a dim to another an all_to_all;
 - rows of neighbours along one axis (halos, rolls, windows, other offsets) are an update_halo, or one shift for each distance;
-- anything else (an exchange, a permutation over several axes) is a gather of the dims that change, and each device's own rows
-  of them: right for every pair of shardings, though it moves more than the step that it stands for.
+- anything else (an exchange, a permutation over several axes) is pieces that devices send to one another (`writing_exchange`),
+  or a gather of the dims that change, and each device's own rows of them, if that moves no more.
 
 Where shards are uneven they are padded to the largest, so that collectives see equal sizes.
 """
@@ -16,43 +16,22 @@ from typing import Any
 
 import numpy as np
 
-from shardwright import collectives as c
-from shardwright.errors import MLIRError
-from shardwright.mlir.communication import QueryKey
 from shardwright.mlir.dialects import SHARD
-from shardwright.mlir.text import Text, Typed
-from shardwright.mlir.types import tensor_name
-from shardwright.mlir.writing_exchange import MOST_MEMBERS, Packed
-from shardwright.mlir.writing_places import OUTSIDE, Places
-from shardwright.mlir.writing_rows import Rows
+from shardwright.mlir.text import Typed
+from shardwright.mlir.values import MOST_DEVICES
+from shardwright.mlir.writing_collectives import Collectives
+from shardwright.mlir.writing_exchange import MOST_PIECES, Packed, Part, is_all_to_all, volume
+from shardwright.mlir.writing_places import OUTSIDE
 from shardwright.ops import RowMap
-from shardwright.plan import Fetch, Move, Reduce, SendRecv, Step
+from shardwright.plan import Fetch, Move, Reduce, Step
 from shardwright.sharding import REDUCTIONS, Layout, Sharding, layout_of
 
 Axes = tuple[str, ...]
+_PACKED = {"exchange", "permute", "all_to_all", "update_halo", "fetch"}  # moves that may be written by pieces
 
 
-class Moves:
-    """Writes what devices do together."""
-
-    def __init__(self, text: Text, rows: Rows) -> None:
-        self.text, self.rows, self.places = text, rows, Places(text, rows)
-
-    def _collective(
-        self, name: str, x: Typed, axes: Sequence[str], more: str, shape: Sequence[int], dtype: Any = None
-    ) -> Typed:
-        """A collective; one that names a device of the group has its types in brackets."""
-        kind = x.dtype if dtype is None else np.dtype(dtype)
-        alone = self.text.mesh.axis_size(tuple(axes)) == 1 and name not in ("send", "recv", "shift")
-        if alone and tuple(shape) == x.shape and kind == x.dtype:
-            return x  # every group is one device
-        made = tensor_name(tuple(shape), kind)
-        device = any(f"{what} = [" in more for what in ("root", "destination", "source")) or name in ("recv", "send")
-        types = f"({x.type}) -> {made}" if device else f"{x.type} -> {made}"
-        text = f"{self.text.dialect}.{name} {x.name} {self.text.on(axes)}{more}"
-        return self.text.op(text, shape, kind, types)
-
-    # -- moves of shards ----------------------------------------------------------------------------------------------
+class Moves(Collectives):
+    """Writes the moves of a partitioned program."""
 
     def gather(self, x: Typed, axes: Axes, dim: int) -> Typed:
         """Shards joined along a dim."""
@@ -75,9 +54,9 @@ class Moves:
         if isinstance(step, Reduce):
             return self._reduce(step, x)
         assert isinstance(step, Move), step
-        pack = self._pack(step)
-        if pack is not None:
-            made = self._by_pieces(pack, x)
+        packed = self._packed(step)
+        if packed is not None:
+            made = self._by_pieces(*packed, x)
         elif step.here.is_even and step.there.is_even and not isinstance(step, Fetch):
             made = self.moved(x, step.source, step.result)
         else:
@@ -86,62 +65,80 @@ class Moves:
 
     # -- exchanges ----------------------------------------------------------------------------------------------------
 
-    def _pack(self, step: Move) -> Packed | None:
+    def _packed(self, step: Move) -> tuple[Packed, list[Part]] | None:
         """An exchange or a permutation as pieces for the members of groups; None where a gather moves no more."""
         mesh = self.text.mesh
         size = mesh.axis_size(step.pieces)
-        if (
-            step.name not in ("exchange", "permute")
-            or not 1 < size <= MOST_MEMBERS
-            or step.source.halo
-            or step.result.halo
-        ):
+        if step.name not in _PACKED or size == 1 or mesh.size > MOST_DEVICES or self._is_direct(step):
             return None
         groups = [[mesh.position(device) for device in group] for group in mesh.groups(step.pieces)]
         pack = Packed(step, groups)
-        return pack if pack.fits and pack.volume < self._gathered_volume(step) else None
+        if not pack.fits:
+            return None
+        ways = [pack.all_to_all()] if size <= MOST_PIECES else []
+        ways += [parts for parts in (pack.rounds(),) if len(parts) <= MOST_PIECES]
+        best = min(ways, key=volume, default=None)
+        return None if best is None or volume(best) >= self._gathered_volume(step) else (pack, best)
+
+    def _is_direct(self, step: Move) -> bool:
+        """Whether an all_to_all or update_halo of the dialect, or shifts along axes, are all of the step."""
+        if step.name in ("update_halo", "fetch"):
+            changed = [dim for dim in range(len(step.shape)) if not self._stays(step, dim)]
+            lanes = [self.text.axis_numbers(step.source.dims[dim]) for dim in changed]
+            return self._is_halo(step, changed) or all(len(own) <= 1 for own in lanes)
+        even = step.here.is_even and step.there.is_even
+        return step.name == "all_to_all" and (even or self._swapped(step) is not None)
 
     def _gathered_volume(self, step: Move) -> int:
         """Elements that a device receives if the dims that change are gathered."""
         size, received = math.prod(step.here.local_shape), 0
         for dim, (before, after) in enumerate(zip(step.source.dims, step.result.dims, strict=True)):
             even = step.here.dims[dim].is_even and step.there.dims[dim].is_even
-            if before == after and self._stays(step, dim):
+            if self._stays(step, dim):
                 continue
-            count = self.text.mesh.axis_size(before[_common(before, after) if even else 0 :])
+            plain = even and before != after
+            kept = _common(before, after) if plain else self._kept(step, dim, _wanted_rows(step, dim))[0]
+            count = self.text.mesh.axis_size(before[kept:])
             received += size * (count - 1)
             size *= count
         return received
 
-    def _by_pieces(self, pack: Packed, x: Typed) -> Typed:
-        """An all_to_all of pieces, and the result put together from those that come."""
-        dims, everywhere = range(len(x.shape)), self.text.mesh.axis_names
-        pieces = []
-        for number in range(pack.count):
-            piece = x
-            for dim in dims:
-                piece = self.places.selected(piece, dim, pack.starts(dim, number), everywhere, pack.rooms[dim])
-            pieces.append(piece)
-        sent = self.rows.joined(pieces, 0)
-        came = self._collective("all_to_all", sent, pack.step.pieces, " split_axis = 0 concat_axis = 0", sent.shape)
-        made = x
-        for dim in dims:
-            made = self.places.selected(made, dim, pack.own(dim), everywhere, pack.step.there.local_shape[dim])
-        for number in range(pack.count):
-            first = RowMap(pack.rooms[0], number * pack.rooms[0])
-            piece, keep = self.rows.picked(came, [first if d == 0 else None for d in dims]), None
-            for dim in dims:
-                tables, inside = pack.rows(dim, number)
-                piece = self.places.selected(piece, dim, tables, everywhere, len(inside[0]))
+    def _by_pieces(self, pack: Packed, parts: Sequence[Part], x: Typed) -> Typed:
+        """The result put together from the pieces that come, and those that stay."""
+        local, own = pack.step.there.local_shape, pack.own(parts)
+        made: Typed | None = None if pack.fill is None else self.text.constant(pack.fill, local, x.dtype)
+        for part, piece in [*((part, self._piece(pack, part, x)) for part in own), *self._arrived(pack, parts, x)]:
+            keep: Typed | None = None
+            for dim in range(len(local)):
+                tables, inside = pack.rows(dim, part)
+                piece = self.places.selected(piece, dim, tables, self.text.mesh.axis_names, local[dim])
                 if not inside.all():
-                    ones = [len(inside[0]) if d == dim else 1 for d in dims]
-                    here = self.rows.reshaped(self.places.entry(inside, everywhere), ones)
-                    wide = self.rows.broadcast(here, made.shape)
-                    kind = (made.shape, np.dtype(bool))
+                    ones = [local[dim] if d == dim else 1 for d in range(len(local))]
+                    here = self.rows.reshaped(self.places.entry(inside, self.text.mesh.axis_names), ones)
+                    wide = self.rows.broadcast(here, local)
+                    kind = (local, np.dtype(bool))
                     keep = wide if keep is None else self.rows.write("logical_and", {}, [keep, wide], kind)
-            kind = (made.shape, made.dtype)
-            made = piece if keep is None else self.rows.write("where", {}, [keep, piece, made], kind)
+            blank = keep is None or made is None
+            made = piece if blank else self.rows.write("where", {}, [keep, piece, made], (local, x.dtype))
+        assert made is not None
         return made
+
+    def _piece(self, pack: Packed, part: Part, x: Typed) -> Typed:
+        """What a device sends in a part."""
+        for dim, room in enumerate(part.rooms):
+            x = self.places.selected(x, dim, pack.starts(dim, part), self.text.mesh.axis_names, room)
+        return x
+
+    def _arrived(self, pack: Packed, parts: Sequence[Part], x: Typed) -> list[tuple[Part, Typed]]:
+        """What a device gets in each part: by one all_to_all, or by a transfer a part."""
+        axes, sent = pack.step.pieces, [self._piece(pack, part, x) for part in parts]
+        if not is_all_to_all(parts):
+            return [(part, self.transferred(piece, axes, part.to)) for part, piece in zip(parts, sent, strict=True)]
+        whole = self.rows.joined(sent, 0)
+        came = self._collective("all_to_all", whole, axes, " split_axis = 0 concat_axis = 0", whole.shape)
+        room = parts[0].rooms[0]
+        maps = [[RowMap(room, n * room), *[None] * (len(x.shape) - 1)] for n in range(len(parts))]
+        return [(part, self.rows.picked(came, own)) for part, own in zip(parts, maps, strict=True)]
 
     def _made_partial(self, x: Typed, step: Move) -> Typed:
         """A value that becomes partial: the first device of a group keeps it, the others hold what adds nothing."""
@@ -227,11 +224,9 @@ class Moves:
         changed = [dim for dim in range(len(x.shape)) if not self._stays(step, dim)]
         if changed and self._is_halo(step, changed):
             return self._with_halo(step, x, changed)
-        if len(changed) == 2 and not isinstance(step, Fetch) and not source.halo and not target.halo:
-            for lost, gained in (changed, changed[::-1]):
-                plain = not source.dims[gained] and not target.dims[lost]
-                if plain and source.dims[lost] == target.dims[gained]:
-                    return self._exchanged(x, lost, gained, here, there)
+        swapped = self._swapped(step)
+        if swapped is not None:
+            return self._exchanged(x, *swapped, here, there)
         taken = {dim: {*self.text.axis_numbers(target.dims[dim])} for dim in changed}
         split = {dim: {*self.text.axis_numbers(source.dims[dim])} for dim in changed}
         free = [d for d in changed if not any(taken[d] & split[other] for other in changed if other != d)]
@@ -245,6 +240,17 @@ class Moves:
         for dim, tables in selections:
             x = self.places.selected(x, dim, tables, target.dims[dim], there.dims[dim].local)
         return x
+
+    def _swapped(self, step: Move) -> tuple[int, int] | None:
+        """The dim that loses its axes and the one that gets them, where nothing else changes."""
+        source, target = step.source, step.result
+        changed = [dim for dim in range(len(step.shape)) if not self._stays(step, dim)]
+        if len(changed) == 2 and not isinstance(step, Fetch) and not source.halo and not target.halo:
+            for lost, gained in (changed, changed[::-1]):
+                plain = not source.dims[gained] and not target.dims[lost]
+                if plain and source.dims[lost] == target.dims[gained]:
+                    return lost, gained
+        return None
 
     def _stays(self, step: Move, dim: int) -> bool:
         """Whether every device keeps its rows of a dim."""
@@ -282,9 +288,9 @@ class Moves:
 
     def _fetched(self, step: Move, x: Typed, dim: int) -> Typed:
         """The rows of a dim that a device wants: from neighbours by shifts if that moves less, else from a gather."""
-        here, there, wanted = step.here.dims[dim], step.there.dims[dim], step.wanted[dim]
+        here, there = step.here.dims[dim], step.there.dims[dim]
         axes, target = step.source.dims[dim], step.result.dims[dim]
-        rows = [wanted.rows(shard) for shard in range(there.parts)]
+        rows = _wanted_rows(step, dim)
         fill = step.fill if isinstance(step, Fetch) else 0
         if axes == target and len(self.text.axis_numbers(axes)) == 1:
             near = _Near(here, rows)
@@ -297,7 +303,7 @@ class Moves:
     def _gathered(self, step: Move, x: Typed, dim: int) -> tuple[Typed, list[Any]]:
         """A dim gathered, and for each shard of the result the places of its rows."""
         here, there, axes = step.here.dims[dim], step.there.dims[dim], step.source.dims[dim]
-        rows = [step.wanted[dim].rows(shard) for shard in range(there.parts)]
+        rows = _wanted_rows(step, dim)
         places = here.places()
         kept, inner = self._kept(step, dim, rows)
         whole = self.gather(x, axes[kept:], dim)
@@ -328,89 +334,14 @@ class Moves:
         more = f" shift_axis = {self.text.axis_numbers(axes)[0]} offset = {-distance}"
         return self._collective("shift", piece, axes, f"{more}{' rotate' if near.wraps[distance] else ''}", piece.shape)
 
-    # -- the local view -----------------------------------------------------------------------------------------------
 
-    def local(self, step: Any, x: Typed, shape: Sequence[int], dtype: Any) -> Typed:
-        """A collective on a tensor per device."""
-        v = step.collective
-        if isinstance(step, SendRecv):
-            ((source, destination),) = v.pairs
-            self.text.forget(self._collective("send", x, v.axes, f" destination = {list(destination)}", x.shape))
-            return self.text.forget(self._collective("recv", x, v.axes, f" source = {list(source)}", shape))
-        kind = self.text.reduction(getattr(v, "op", "sum"))
-        root = f" root = {list(v.root)}" if hasattr(v, "root") else ""
-        more: dict[type, Any] = {
-            c.AllGather: lambda: f" gather_axis = {v.dim}",
-            c.AllReduce: lambda: kind,
-            c.AllSlice: lambda: f" slice_axis = {v.dim}",
-            c.AllToAll: lambda: f" split_axis = {v.split_dim} concat_axis = {v.concat_dim}",
-            c.Broadcast: lambda: root,
-            c.Gather: lambda: f" gather_axis = {v.dim}{root}",
-            c.Reduce: lambda: f"{kind}{root}",
-            c.ReduceScatter: lambda: f"{kind} scatter_axis = {v.dim}",
-            c.Scatter: lambda: f" scatter_axis = {v.dim}{root}",
-            c.Shift: lambda: (
-                f" shift_axis = {self.text.axis_numbers([v.shift_axis])[0]} offset = {int(v.offset)}"
-                f"{' rotate' if v.rotate else ''}"
-            ),
-        }
-        if isinstance(v, c.UpdateHalo):
-            lists = [self.text.axis_numbers(axes) for axes in v.split_axes]
-            return self._halo(lists, [n for pair in v.halo_sizes for n in pair], x)
-        if type(v) not in more:
-            raise MLIRError(
-                f"{v.name} has no operation in the {self.text.dialect} dialect. Use shift, or send and recv."
-            )
-        return self._collective(v.name, x, v.axes, more[type(v)](), shape, dtype)
-
-    def _halo(self, lists: list[list[int]], sizes: list[int], x: Typed) -> Typed:
-        text = (
-            f"{self.text.dialect}.update_halo {x.name} on {self.text.symbol} split_axes = {lists} halo_sizes = {sizes}"
-        )
-        return self.text.op(text, x.shape, x.dtype)
-
-    # -- questions about the mesh -------------------------------------------------------------------------------------
-
-    def query(self, key: QueryKey, operands: Sequence[Typed]) -> Typed:
-        """Coordinates of a device, or what follows from them, as a tensor without dims."""
-        text, dialect, symbol = self.text, self.text.dialect, self.text.symbol
-        if key.name == "process_linear_index":
-            return self.places.scalar(text.scalar(f"{dialect}.process_linear_index on {symbol}", "index"))
-        if key.name == "process_multi_index":
-            return self.places.scalar(
-                text.scalar(f"{dialect}.process_multi_index on {symbol} axes = {list(key.arguments)}", "index")
-            )
-        numbers = [self._index(x) for x in operands]
-        if key.name == "neighbors_linear_indices":
-            one, two = text.name(), text.name()
-            text.line(
-                f"{one}, {two} = {dialect}.neighbors_linear_indices on {symbol}[{', '.join(numbers)}] split_axes = "
-                f"{list(key.arguments[0])} : index, index"
-            )
-            return self.places.scalar((one, two)[key.result])
-        sizes, sharding = key.arguments
-        named = self._sharding_value(sharding, sizes)
-        name = text.name()
-        count = f":{len(sizes)}" if len(sizes) > 1 else ""
-        text.line(
-            f"{name}{count} = {dialect}.shard_shape dims = {list(sizes)} sharding = {named} device = [{', '.join(numbers)}] : "
-            f"{', '.join(['index'] * len(sizes))}"
-        )
-        return self.places.scalar(f"{name}#{key.result}" if count else name)
-
-    def _sharding_value(self, sharding: Sharding, shape: Sequence[int]) -> str:
-        """A sharding as a value, also in the dialect that has attributes."""
-        _, value = self.text.sharding(sharding, shape)
-        if value:
-            return value
-        split = self.text.split(sharding)
-        dialect = self.text.dialect
-        return self.text.scalar(f"{dialect}.sharding {self.text.symbol} split_axes = {split}", f"!{dialect}.sharding")
-
-    def _index(self, x: Typed) -> str:
-        """The only element of a tensor, as an index."""
-        element = self.text.scalar(f"tensor.extract {x.name}[]", x.type)
-        return self.text.scalar(f"arith.index_cast {element}", "i64 to index")
+def _wanted_rows(step: Move, dim: int) -> list[Any]:
+    """For each shard of the result its rows, OUTSIDE where it gets the fill value: in halos beyond either border."""
+    there, found = step.there.dims[dim], []
+    for shard in range(there.parts):
+        rows, extent = step.wanted[dim].rows(shard), int(there.sizes[shard]) + there.low + there.high
+        found.append(np.concatenate([rows, np.full(max(extent - len(rows), 0), OUTSIDE)]) if there.high else rows)
+    return found
 
 
 class _Near:

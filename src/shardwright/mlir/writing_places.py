@@ -36,10 +36,14 @@ class Places:
 
     def number(self, axes: Sequence[str]) -> Typed:
         """The place of a device along axes, the first the most significant."""
+        lanes = self.text.axis_numbers(axes)
+        sizes = [self.text.mesh.axis_size((self.text.lanes[lane],)) for lane in lanes]
+        return self.mixed([self.coordinate(lane) for lane in lanes], sizes)
+
+    def mixed(self, coords: Sequence[Typed], sizes: Sequence[int]) -> Typed:
+        """Coordinates as one number, the first the most significant."""
         made: Typed | None = None
-        for lane in self.text.axis_numbers(axes):
-            size = self.text.mesh.axis_size((self.text.lanes[lane],))
-            own = self.coordinate(lane)
+        for own, size in zip(coords, sizes, strict=True):
             if made is not None:
                 scaled = self._integer("multiply", made, self.text.constant(size, (), np.int64))
                 own = self._integer("add", scaled, own)
@@ -59,9 +63,13 @@ class Places:
                 f"A table of {table.size:,} rows that devices read is too large to be written; at most {MOST_ELEMENTS:,} are. "
                 f"Write view='global', or use sizes that the mesh divides."
             )
+        return self.row(table, self.number(axes))
+
+    def row(self, table: Any, number: Typed) -> Typed:
+        """An entry of a table, by its number."""
         held = self.text.constant(table, table.shape, table.dtype)
-        number = self.rows.reshaped(self.number(axes), (1,))
-        row = self.rows.write("take", {"axis": 0}, [held, number], ((1, *table.shape[1:]), table.dtype))
+        at = self.rows.reshaped(number, (1,))
+        row = self.rows.write("take", {"axis": 0}, [held, at], ((1, *table.shape[1:]), table.dtype))
         return self.rows.reshaped(row, table.shape[1:])
 
     # -- padding ------------------------------------------------------------------------------------------------------
@@ -110,9 +118,9 @@ class Places:
             shape = [1 if d == dim else n for d, n in enumerate(x.shape)]
             x = self.rows.joined([x, self.text.constant(fill, shape, x.dtype)], dim)
             padded = np.where(padded == OUTSIDE, size, padded)
-        long = [rows for rows in tables if len(rows) == room]
-        if long and all(np.array_equal(rows, long[0][: len(rows)]) for rows in tables):
-            return self._fixed(x, dim, padded[[len(rows) for rows in tables].index(room)])
+        longest = int(np.argmax([len(rows) for rows in tables]))
+        if all(np.array_equal(rows, tables[longest][: len(rows)]) for rows in tables):
+            return self._fixed(x, dim, padded[longest])
         return self.rows.taken(x, self.entry(padded, axes), dim)
 
     def _fixed(self, x: Typed, dim: int, rows: Any) -> Typed:
@@ -120,6 +128,8 @@ class Places:
         if not len(rows):
             shape = [0 if d == dim else n for d, n in enumerate(x.shape)]
             return self.text.constant(np.zeros(shape, x.dtype), shape, x.dtype)
+        if np.array_equal(rows, np.arange(x.shape[dim])):
+            return x
         steps = np.diff(rows)
         spaced = len(steps) > 0 and steps[0] != 0 and (steps == steps[0]).all()  # every other row, or all backwards
         parts = []

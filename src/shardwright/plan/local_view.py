@@ -31,7 +31,7 @@ from shardwright.collectives import (
 from shardwright.errors import CollectiveError
 from shardwright.mesh import Mesh
 from shardwright.plan.rings import carrier, group_of, sub_blocks
-from shardwright.plan.steps import place_of
+from shardwright.plan.steps import coords_of, place_of
 from shardwright.sharding import Layout
 
 Shape = tuple[int, ...]
@@ -150,10 +150,11 @@ class LocalStep:
                 continue
             sent, waited = self.shapes.at(came[0]), expected.at(place)
             if sent != waited or self.dtype != dtype:
-                ((source, destination),) = self.collective.pairs
+                members, sizes = self.members(place), [self.mesh.axis(axis).size for axis in self.axes]
+                source, target = (coords_of(members.index(end), sizes) for end in (came[0], place))
                 raise CollectiveError(
                     f"recv expects {dtype} of shape {waited}, but source {source} sent {self.dtype} of shape {sent} to "
-                    f"{destination} over {self.axes}. Both ends must agree."
+                    f"{target} over {self.axes}. Both ends must agree."
                 )
 
     def _check_sizes(self, members: Sequence[int], joined: int | None) -> None:
@@ -248,8 +249,19 @@ class LocalStep:
             if c.rotate:
                 return line[at % len(line)]
             return line[at] if 0 <= at < len(line) else None
-        pairs = {self._member(members, target): self._member(members, source) for source, target in c.pairs}
-        return pairs.get(place)
+        number = self._sources.get(members.index(place))
+        return None if number is None else members[number]
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Of a permute: the numbers of each source and its target in a group."""
+        return [(source, target) for target, source in self._sources.items()]
+
+    @cached_property
+    def _sources(self) -> dict[int, int]:
+        """Of a permute: for the number of each target in its group that of its source."""
+        sizes = [self.mesh.axis(axis).size for axis in self.axes]
+        return {place_of(target, sizes): place_of(source, sizes) for source, target in self.collective.pairs}
 
     # -- messages -------------------------------------------------------------------------------------------------------
 
