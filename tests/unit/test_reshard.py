@@ -568,3 +568,45 @@ def test_a_way_does_not_depend_on_the_names_of_axes():
                     numbered = [tuple(mesh.axis_names.index(a.partition(":")[0]) for a in s.axes) for s in plan.steps]
                     plans.append(([s.name for s in plan.steps], numbered, plan.time))
                 assert plans[0] == plans[1] == plans[2]
+
+
+ALIKE = {  # the axes x and y of 8×8×8 are alike: which of them a move names must not matter
+    "a permute along fewer axes": ((4096, 4096, 512), P("z", "x", "y"), (), P("y", None, None)),
+    "gathers of slow links before those of both": ((4096, 4096, 512), P("y", None, ("x", "z")), (), P()),
+    "a permute or an exchange": ((4096, 4096, 512), P("z", "y", "x"), (), P(None, None, "z")),
+    "sliced, then a permute": ((4096, 512, 64), P("y", "x", "z:(1)2"), (), P(None, "z", None)),
+    "scattered, then a permute": ((512, 64, 512), P(None, None, "y"), ("x", "z"), P("x", "y", "z")),
+    "scattered along both kinds of links": ((64, 64, 64), P(), ("x", "y", "z"), P("y", None, ("x", "z"))),
+    "scattered before it is sliced": ((512, 64), P(), ("y", "z"), P("z", ("y", "x"))),
+    "gathered where blocks are uneven": ((100, 60, 512), P(("y", "x"), None, "z"), (), P()),
+}
+
+
+@pytest.mark.parametrize("case", ALIKE)
+def test_a_move_takes_the_least_time_whichever_of_alike_axes_it_names(case):
+    shape, source, partial, target = ALIKE[case]
+    mesh = sw.Mesh(x=8, y=8, z=8, hardware="h100")
+    swap = {"x": "y", "y": "x"}
+    plans = []
+    for names in ({}, swap):
+        ends = [P(*[tuple(names.get(axis, axis) for axis in _axes(dim)) for dim in spec]) for spec in (source, target)]
+        start = sw.Sharding(mesh, ends[0], partial=tuple(names.get(axis, axis) for axis in partial))
+        plans.append(sw.plan_reshard(shape, np.float32, mesh, start, ends[1]))
+    assert plans[0].time == plans[1].time
+    assert plans[0].bytes_received == plans[1].bytes_received
+
+
+def _axes(dim):
+    return () if dim is None else dim if isinstance(dim, tuple) else (dim,)
+
+
+def test_of_alike_chains_that_with_the_cheaper_links_is_taken():
+    mesh = sw.Mesh(x=8, y=8, z=8, hardware="h100")
+    for slow, other in (("x", "y"), ("y", "x")):
+        plan = sw.plan_reshard((4096, 4096, 512), np.float32, mesh, P(slow, None, (other, "z")), P())
+        assert [step.axes for step in plan.steps] == [
+            (slow,),
+            (other, "z"),
+        ]  # what crosses nodes alone, while it is small
+        plan = sw.plan_reshard((4096, 4096, 512), np.float32, mesh, P("z", slow, other), P(other, None, None))
+        assert [step.axes for step in plan.steps] == [(other, "z"), (slow,), ("z",)]

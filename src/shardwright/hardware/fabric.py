@@ -229,7 +229,7 @@ def _least_pace(levels: Sequence[_Level]) -> float:
 
 
 def _levels(pieces: Sequence[tuple[int, Link]]) -> tuple[_Level, ...]:
-    """Pieces that share a switch, or make a grid, together; the fastest first."""
+    """Pieces that share a switch, or make a grid, together; the fastest first, whatever the order of pieces."""
     joined: dict[object, _Level] = {}
     for size, link in pieces:
         for n, one in _axes(size, link):
@@ -242,7 +242,7 @@ def _levels(pieces: Sequence[tuple[int, Link]]) -> tuple[_Level, ...]:
                 joined[key] = _Level(known.link, (*known.sizes, n), (*known.kinds, one.kind))
             else:
                 joined[key] = _Level(known.link, (known.size * n,), (one.kind,))
-    return tuple(sorted(joined.values(), key=lambda level: -min(level.paces)))
+    return tuple(sorted(joined.values(), key=lambda level: (-min(level.paces), level.link.hop, level.size)))
 
 
 def _axes(size: int, link: Link) -> list[tuple[float, Link]]:

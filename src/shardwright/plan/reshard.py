@@ -280,12 +280,13 @@ def _even_way_of(source: Sharding, target: Sharding, shape: Shape, dtype: DType)
         chains = change.chains(True)
     if not chains:
         return _Way("direct", None, (exchange,))
-    hops: Sequence[Hop] = chains[0]
-    even = stays_even(mesh, shape, hops)
-    found = [_priced(change.eased(hops) if even else hops, source, shape, dtype.itemsize, even)]
-    together = change.joined(hops)
-    if together is not hops:
-        found.append(_priced(together, source, shape, dtype.itemsize, even))
+    found = []
+    for chain in chains:
+        even = stays_even(mesh, shape, chain)
+        found.append(_priced(change.eased(chain) if even else chain, source, shape, dtype.itemsize, even))
+        together = change.joined(chain)
+        if together is not chain:
+            found.append(_priced(together, source, shape, dtype.itemsize, even))
     taken, costs, hops, even = min(found, key=lambda chain: chain[0])
     if time < taken:
         return _Way("direct", None, (exchange,))

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwright.mesh import Mesh, SubAxis
+from shardwright.plan.alike import canonical_order
 from shardwright.plan.search import states_between
 from shardwright.sharding import Sharding, kept_partial
 
@@ -130,30 +131,20 @@ class Change:
 
     @cached_property
     def _order(self) -> list[int] | None:
-        """The dims in the order in which chains are looked for, so that a chain costs the same whatever the order of dims: by
-        their pieces, and of those without any the first, last. None where it makes no difference."""
+        """The dims in the order in which chains are looked for, so that a chain costs the same whatever the order of dims, and
+        whichever of several alike axes split them. None where it makes no difference."""
         if len(self.was) < 2 or len(self.held | self.wanted) < 2:
             return None
-        numbers = {name: number for number, name in enumerate(self.mesh.axis_names)}
-
-        def key(piece: str) -> tuple[int, int]:
-            if piece in numbers:  # whole
-                return numbers[piece], 1
-            axis = self.mesh.axis(piece)
-            return numbers[axis.name], axis.pre
-
-        pairs = [(*map(key, old), (-1, -1), *map(key, new)) for old, new in zip(self.was, self.becomes, strict=True)]
-        order = sorted([dim for dim, pair in enumerate(pairs) if len(pair) > 1], key=pairs.__getitem__)
-        order += [dim for dim, pair in enumerate(pairs) if len(pair) == 1][:1]
-        return None if order == list(range(len(pairs))) else order
+        order = canonical_order(self.mesh, self.was, self.becomes, (self.reduced, self.kept))
+        return None if order == list(range(len(self.was))) else order
 
     @cached_property
     def _arranged(self) -> "Change":
         """The same change of a tensor with its dims in that order."""
         assert self._order is not None
         other = copy.copy(self)
-        other.__dict__ = {k: v for k, v in vars(self).items() if k not in ("settled", "suffixes", "_order")}
-        other._found = {}
+        other.__dict__ = {k: v for k, v in vars(self).items() if k not in ("settled", "suffixes")}
+        other._found, other._order = {}, None
         other.was, other.becomes = (tuple([state[dim] for dim in self._order]) for state in (self.was, self.becomes))
         return other
 
@@ -177,15 +168,15 @@ class Change:
         sliced_first = [
             sorted((r for run in runs for r in _by_reduction(run, self.reduced)), key=self._reduces) for runs in new
         ]
-        found = [self._chain(new, deep, False)]
+        found = self._chains_over(new, deep, False)
         if self.reduced and [r for runs in sliced_first for r in runs] != [r for runs in new for r in runs]:
-            found.append(self._chain(sliced_first, deep, True))
-        return [chain for chain in found if chain is not None]
+            found += self._chains_over(sliced_first, deep, True)
+        return found
 
     def _reduces(self, run: tuple[str, ...]) -> bool:
         return run[0] in self.reduced
 
-    def _chain(self, new: list[list[tuple[str, ...]]], deep: int, in_order: bool) -> list[Hop] | None:
+    def _chains_over(self, new: list[list[tuple[str, ...]]], deep: int, in_order: bool) -> list[list[Hop]]:
         was, becomes = self.was, self.becomes
         runs = [new, [self._runs(axes, self.wanted) for axes in was]]
         if deep:
@@ -196,11 +187,11 @@ class Change:
         ends = [tuple(tuple(number.setdefault(p, len(number)) for p in axes) for axes in s) for s in (was, becomes)]
         moved = [tuple(tuple(tuple(number[p] for p in run) for run in some) for some in every) for every in runs]
         names = list(number)
-        found = states_between(*ends, *moved, tuple(map(self.size, names)), self.moved, in_order, deep)
-        if not found:
-            return None
-        middle = [tuple(tuple(names[n] for n in axes) for axes in state) for state in found]
-        return [*self.grown(middle[0]), *self._between(middle), *self._shrunk(middle[-1])]
+        found = []
+        for states in states_between(*ends, *moved, tuple(map(self.size, names)), self.moved, in_order, deep):
+            middle = [tuple(tuple(names[n] for n in axes) for axes in state) for state in states]
+            found.append([*self.grown(middle[0]), *self._between(middle), *self._shrunk(middle[-1])])
+        return found
 
     def _runs(self, axes: tuple[str, ...], others: set[str]) -> list[tuple[str, ...]]:
         """Neighbouring pieces that the other side does not have: they come, or go, together."""
@@ -252,6 +243,11 @@ class Change:
             if count:
                 state[dim] = state[dim] + added[:count]
                 yield Hop("all_slice", added[:count], dim, -1, tuple(state))
+        if len(later) > 1:  # along fast links first, while shards are large; of equals that which slices most
+            parts = {
+                dim: [tuple(p for p in some if (p in scattered) == k) for k in (True, False)] for dim, some in later
+            }
+            later.sort(key=lambda entry: (self._paces(parts[entry[0]][0]), -self.product(parts[entry[0]][1])))
         for dim, added in later:
             rest = added[len(state[dim]) - len(first[dim]) + len(added) :]
             for run, name in _by_kind(rest, scattered):
@@ -286,7 +282,7 @@ class Change:
         wanted = self.becomes if self._same_cut(last) else _refined(self.becomes, self._primes)
         gathers = [(dim, axes[len(wanted[dim]) :]) for dim, axes in enumerate(last) if len(axes) > len(wanted[dim])]
         if len(gathers) > 1:
-            gathers.sort(key=lambda entry: -self._pace(entry[1]))
+            gathers.sort(key=lambda entry: self._paces(entry[1]), reverse=True)
         for dim, gathered in gathers:
             for part in reversed(self._by_link(gathered)):
                 state[dim] = state[dim][: -len(part)]
@@ -380,6 +376,10 @@ class Change:
     def _pace(self, pieces: tuple[str, ...]) -> float:
         """Seconds a byte of the slowest link along pieces."""
         return 1 / min(link.bandwidth for _, link in self.mesh.links_along(pieces))
+
+    def _paces(self, pieces: tuple[str, ...]) -> tuple[float, float]:
+        """The same, and seconds a byte of a gather along all of them at once: others share the load of slow links."""
+        return self._pace(pieces), self.mesh.fabric(pieces).lines("all_gather")[0][1]
 
     def _by_link(self, pieces: tuple[str, ...]) -> list[tuple[str, ...]]:
         """Pieces in runs along links of one speed: one after the other, the slow ones move less."""

@@ -18,16 +18,20 @@ MOST_PLACED = 64  # ways to place what comes, or goes, that are tried for a chai
 @lru_cache(maxsize=2048)
 def states_between(
     was: State, becomes: State, new: Runs, gone: Runs, sizes: tuple[int, ...], moved: int, in_order: bool, deep: int
-) -> tuple[State, ...]:
-    """The states from the one after all slices to the one before all gathers; () if no chain is found.
+) -> tuple[tuple[State, ...], ...]:
+    """The states from the one after all slices to the one before all gathers, for each chain that is found.
 
     `new` pieces are sliced, on any dim unless `in_order`; those `gone` are gathered. Every chain moves pieces along `moved`
-    devices. There is at most one step or, if `deep`, as many as a search of about so many states finds.
+    devices. There is at most one step, and a chain for each set of pieces that it may be along, and each way to gather
+    after it; or, if `deep`, one chain of as many steps as a search of about so many states finds.
     """
     most = deep // 10 or MOST_PLACED
     starts, ends = list(_placed(was, new, 0 if in_order else most)), list(_placed(becomes, gone, most))
     search = _Search(sizes, moved)
-    return search.search(starts, ends, deep) if deep else search.meet(starts, ends)
+    if not deep:
+        return _different(search.meet(starts, ends), becomes)
+    found = search.search(starts, ends, deep)
+    return (found,) if found else ()
 
 
 def least_middle(count: int, moved: int) -> float:
@@ -56,20 +60,19 @@ class _Search:
             found = self._shards[state] = tuple(map(self.product, state))
         return found
 
-    def meet(self, starts: Sequence[State], ends: Sequence[State]) -> tuple[State, ...]:
-        """No move, one all-to-all, or one permute: in the order of their bytes."""
-        for start in starts:
-            if start in ends:
-                return (start,)
+    def meet(self, starts: Sequence[State], ends: Sequence[State]) -> Sequence[tuple[State, ...]]:
+        """No move, one all-to-all, or one permute: the first of these that there is, wherever it moves least."""
+        same = [(start,) for start in starts if start in ends]
+        if same:
+            return same
         pairs = [(self._exchanged(start, end), start, end) for start in starts for end in ends]
-        found = [pair for pair in pairs if pair[0]]
-        if found:
-            return min(found, key=lambda pair: pair[0])[1:]
-        shards = [self.shards(end) for end in ends]
-        for start in starts:
-            if self.shards(start) in shards:
-                return start, ends[shards.index(self.shards(start))]
-        return ()
+        least = min([pair[0] for pair in pairs if pair[0]], default=0)
+        if least:
+            return [pair[1:] for pair in pairs if pair[0] == least]
+        by_shards: dict[tuple[int, ...], list[State]] = {}
+        for end in ends:
+            by_shards.setdefault(self.shards(end), []).append(end)
+        return [(start, end) for start in starts for end in by_shards.get(self.shards(start), ())]
 
     def _exchanged(self, start: State, end: State) -> int:
         """The devices along the one all-to-all that leads from a state to another; 0 if none does."""
@@ -147,6 +150,25 @@ class _Search:
             if other is not None:
                 pairs.append((ahead[state][0] + 1 + behind[other][0], state, other))
         return min(pairs, key=lambda pair: pair[0], default=None)
+
+
+def _different(chains: Sequence[tuple[State, ...]], target: State) -> tuple[tuple[State, ...], ...]:
+    """Of chains of at most one step those that differ in what they cost on some links: in the pieces that move, or in what is
+    gathered together at the end. Those that move more than another and gather alike are left out."""
+    found: dict[tuple[tuple[int, ...], ...], dict[frozenset[int], tuple[State, ...]]] = {}
+    for chain in chains:
+        gathered = tuple(sorted([axes[len(kept) :] for axes, kept in zip(chain[-1], target, strict=True)]))
+        moved = frozenset([p for old, new in zip(chain[0], chain[-1], strict=True) for p in _unlike(old, new)])
+        found.setdefault(gathered, {}).setdefault(moved, chain)
+    return tuple(
+        chain for some in found.values() for moved, chain in some.items() if not any(other < moved for other in some)
+    )
+
+
+def _unlike(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
+    """The pieces of two lists behind the first that differs."""
+    same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    return old[same:] + new[same:]
 
 
 def _path(known: Known, state: State) -> Iterator[State]:
