@@ -11,7 +11,8 @@ from scipy.sparse import lil_matrix
 import shardwright as sw
 import shardwright.numpy as snp
 from shardwright import P, nn
-from shardwright.plan import is_exact, move_matrix, move_seconds, move_steps, options_of, places
+from shardwright.plan import is_exact, move_matrix, move_seconds, move_steps, options_of, patterns, places
+from shardwright.plan.alike import alike_axes
 from shardwright.planner import remaining
 from shardwright.planner.elimination import Elimination, cost
 from shardwright.planner.remaining import finished
@@ -408,6 +409,33 @@ def test_a_matrix_has_the_price_of_every_move_or_less_where_it_says_so(seed):
     asked = {(a, b, shape, dtype) for a in before for b in every}
     np.testing.assert_allclose(move_matrix(before, every, shape, dtype, asked), expected, rtol=1e-9)
     assert (np.diag(least[: len(every)]) == 0).all()
+
+
+@pytest.mark.parametrize("shape", [(64, 128, 512), (12, 40, 7)])
+@pytest.mark.parametrize(("sizes", "hardware"), [((2, 2, 2), "h100"), ((8, 8, 8), "h100"), ((4, 4, 4), "tpu-v4")])
+def test_alike_axes_share_patterns_and_have_the_prices_of_their_steps(sizes, hardware, shape):
+    rng, dtype = np.random.default_rng(sizes[0]), np.dtype("float32")
+    mesh = sw.Mesh(sizes, ("a", "b", "c"), hardware=hardware)
+    kind = next(kind for kind in alike_axes(mesh) if len(kind) > 1)
+    names = {"a": "a", "b": "b", "c": "c"} | dict(zip(kind, (*kind[1:], kind[0]), strict=True))
+    before, after = ([random_sharding(rng, mesh, shape, partial) for _ in range(12)] for partial in (True, False))
+    one = move_matrix(before, after, shape, dtype)
+    known = len(patterns._prices(mesh).ways)
+    assert known > 40
+    others = [
+        [
+            s.replace(
+                spec=P(*[tuple(names[axis] for axis in axes) for axes in s.dims]),
+                partial=tuple(names[axis] for axis in s.partial),
+            ).for_shape(shape)
+            for s in some
+        ]
+        for some in (before, after)
+    ]
+    np.testing.assert_allclose(move_matrix(*others, shape, dtype), one, rtol=1e-12)
+    assert len(patterns._prices(mesh).ways) == known
+    for a, b in itertools.product(*others):
+        assert move_seconds(a, b, shape, dtype) == pytest.approx(move_time(a, b, shape, dtype), rel=1e-9), (a, b)
 
 
 ORDERS = {

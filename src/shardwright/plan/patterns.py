@@ -2,20 +2,21 @@
 
 A planner prices every way to bring every value from anywhere to anywhere: millions of moves, of a few thousand patterns. What
 axes do is a number for each axis; dims count in the order in which axes name them, so the pattern of all pairs of two
-lists is found in one go. For a pattern the chains of collectives are found once (see `ways`), and for a number of bytes all
-patterns are priced at once. Moves that are not between equal blocks are priced one by one. Either way the price is that
-of `move_steps`.
+lists is found in one go. Moves that differ only in which of several alike axes does what have one pattern. For a pattern the
+chains of collectives are found once (see `ways`), and for a number of bytes all patterns are priced at once. Moves that are
+not between equal blocks are priced one by one. Either way the price is that of `move_steps`.
 """
 
 import math
 from collections.abc import Container, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.mesh import Mesh
+from shardwright.plan.alike import namings
 from shardwright.plan.reshard import move_steps
 from shardwright.plan.ways import Term, Way, Ways
 from shardwright.sharding import P, Sharding
@@ -122,6 +123,8 @@ class _Prices:
         self.axes = [axis for axis, n in mesh.sizes.items() if n > 1]
         self.ways: list[Ways] = []
         self._numbers: dict[int, int] = {}  # by code
+        self._orders: dict[int, list[int]] = {}  # by code: which of the dims that it names is which of its pattern's
+        self._firsts: dict[int, int] = {}  # the numbers by the least code of each
         self._codes: dict[Sharding, list[int]] = {}
         self._terms: dict[Term, int] = {}
         self._rows: list[list[int]] = []  # of ways: the numbers of terms
@@ -174,13 +177,27 @@ class _Prices:
     def _patterns(self, before: Sequence[Sharding], after: Sequence[Sharding], rank: int) -> tuple[Ints, Ints]:
         """For all pairs the number of the pattern, and the dims that it names, in order, then the first that it does not name;
         -1 for none."""
-        n, m, k = len(before), len(after), len(self.axes)
+        n, m = len(before), len(after)
         a, b = np.repeat(self._coded(before), m, axis=0), np.tile(self._coded(after), (n, 1))
         b[:, :-1:2][(b[:, :-1:2] == PARTIAL) & ((a[:, :-1:2] != PARTIAL) | (a[:, -1:] != b[:, -1:]))] = NONE
-        rows, named = np.arange(n * m), np.zeros(n * m, np.int64)
-        label = np.full((n * m, rank + 2), -1)  # of dims; PARTIAL and NONE are the last
+        code, dims = self._labelled(a, b, rank)
+        found, first, where = np.unique(code, return_index=True, return_inverse=True)
+        codes, where = found.tolist(), where.reshape(-1)
+        unknown = [i for i, c in enumerate(codes) if c not in self._numbers]
+        if unknown:
+            at = first[unknown]
+            self._number([codes[i] for i in unknown], a[at], b[at], dims[at], rank)
+        numbers = np.array([self._numbers[c] for c in codes])
+        orders = np.array([self._orders[c] for c in codes])
+        return numbers[where], np.take_along_axis(dims, orders[where], axis=1)
+
+    def _labelled(self, a: Ints, b: Ints, rank: int) -> tuple[Ints, Ints]:
+        """For pairs of coded shardings what their axes do, as a number, and the dims in the order in which axes name them."""
+        count, k = len(a), len(self.axes)
+        rows, named = np.arange(count), np.zeros(count, np.int64)
+        label = np.full((count, rank + 2), -1)  # of dims; PARTIAL and NONE are the last
         label[:, PARTIAL:] = 2 * k, 2 * k + 1
-        dims = np.full((n * m, 2 * k + 1), -1)
+        dims = np.full((count, 2 * k + 1), -1)
         code = a[:, -1].copy()
         for axis in range(k):
             for side in (a, b):
@@ -193,19 +210,35 @@ class _Prices:
         code = 2 * code + (named < rank)
         if rank:
             dims[rows, named] = np.where(named < rank, (label[:, :rank] < 0).argmax(axis=1), -1)
-        found, first, where = np.unique(code, return_index=True, return_inverse=True)
-        numbers = [self._number(c, a[at], b[at], dims[at]) for c, at in zip(found.tolist(), first, strict=True)]
-        return np.array(numbers)[where.reshape(-1)], dims
+        return code, dims
 
-    def _number(self, code: int, a: Ints, b: Ints, dims: Ints) -> int:
-        number = self._numbers.get(code)
-        if number is None:
-            number = self._numbers[code] = len(self.ways)
-            ends = (self._sharding(side.tolist(), [d for d in dims.tolist() if d >= 0], int(a[-1])) for side in (a, b))
-            self.ways.append(Ways(*ends))
-            self._needs.append((np.ones(dims.shape, np.int64), 1, False))
-            self._add(number, self.ways[-1].every)
-        return number
+    def _number(self, codes: Sequence[int], a: Ints, b: Ints, dims: Ints, rank: int) -> None:
+        """Numbers codes: those that differ only in the names of alike axes have the number, and the dims, of the least."""
+        every = [(a[:, order], b[:, order]) for order in self._renamings]
+        labelled = [self._labelled(*ends, rank) for ends in every]
+        least = np.argmin([found for found, _ in labelled], axis=0).tolist()
+        for i, (code, naming) in enumerate(zip(codes, least, strict=True)):
+            first, named = int(labelled[naming][0][i]), labelled[naming][1][i].tolist()
+            if first not in self._firsts:
+                self._firsts[first] = len(self.ways)
+                self._add_pattern(every[naming][0][i].tolist(), every[naming][1][i].tolist(), named)
+            own = dims[i].tolist()
+            self._numbers[code], self._orders[code] = self._firsts[first], [own.index(dim) for dim in named]
+
+    @cached_property
+    def _renamings(self) -> list[list[int]]:
+        """For each naming of axes that swaps only alike ones the order of the numbers of a coded sharding."""
+        found = []
+        for numbers in namings(self.mesh, self.axes):
+            order = sorted(range(len(self.axes)), key=lambda i: numbers[self.axes[i]])
+            found.append([*[n for i in order for n in (2 * i, 2 * i + 1)], 2 * len(self.axes)])
+        return found
+
+    def _add_pattern(self, a: list[int], b: list[int], dims: list[int]) -> None:
+        number, some = len(self.ways), [d for d in dims if d >= 0]
+        self.ways.append(Ways(*[self._sharding(side, some, a[-1]) for side in (a, b)]))
+        self._needs.append((np.ones(len(dims), np.int64), 1, False))
+        self._add(number, self.ways[-1].every)
 
     def _sharding(self, code: list[int], dims: list[int], reduction: int) -> Sharding:
         """The sharding of a code, of a tensor with some dims alone."""
