@@ -2,7 +2,6 @@
 found for a move must not depend on which of them it names."""
 
 import math
-from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import permutations, product
 
@@ -26,18 +25,16 @@ def alike_axes(mesh: Mesh) -> tuple[tuple[str, ...], ...]:
     return tuple(map(tuple, found.values()))
 
 
-def namings(mesh: Mesh, axes: Sequence[str]) -> Iterator[dict[str, int]]:
+@lru_cache(maxsize=1024)
+def namings(mesh: Mesh, axes: frozenset[str]) -> tuple[dict[str, int], ...]:
     """The ways to number some axes so that alike ones have the numbers of the first of their kind, in any order."""
     numbers = {axis: number for number, axis in enumerate(mesh.axis_names)}
     kinds = [([axis for axis in kind if axis in axes], [*map(numbers.__getitem__, kind)]) for kind in alike_axes(mesh)]
     if math.prod(math.factorial(len(used)) for used, _ in kinds) > MOST_NAMINGS:
-        yield numbers
-        return
-    orders = product(*[permutations(own[: len(used)]) for used, own in kinds])
-    for order in orders:
-        yield {
-            axis: n for (used, _), some in zip(kinds, order, strict=True) for axis, n in zip(used, some, strict=True)
-        }
+        return (numbers,)
+    used = [axis for some, _ in kinds for axis in some]
+    orders = product(*[permutations(own[: len(some)]) for some, own in kinds])
+    return tuple(dict(zip(used, [n for some in order for n in some], strict=True)) for order in orders)
 
 
 def canonical_order(mesh: Mesh, before: State, after: State, others: State) -> list[int]:
@@ -50,7 +47,7 @@ def canonical_order(mesh: Mesh, before: State, after: State, others: State) -> l
     pieces = {piece: mesh.axis(piece) for axes in states for piece in axes}
     split = [dim for dim, axes in enumerate(before) if axes or after[dim]]
     found = []
-    for numbers in namings(mesh, [axis.name for axis in pieces.values()]):
+    for numbers in namings(mesh, frozenset([axis.name for axis in pieces.values()])):
         key = {piece: (numbers[axis.name], axis.pre) for piece, axis in pieces.items()}
         pairs = {dim: (*[key[p] for p in before[dim]], (-1, -1), *[key[p] for p in after[dim]]) for dim in split}
         order = sorted(split, key=pairs.__getitem__)

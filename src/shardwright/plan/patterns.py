@@ -153,13 +153,21 @@ class _Prices:
         where = where.reshape(-1)
         seconds = self._seconds(count * itemsize, used)[where]
         less = np.zeros(seconds.shape, bool)
-        for at in np.flatnonzero(~self._even(used, where, dims, shape, count)):
-            named = [d for d in dims[at].tolist() if d >= 0]
-            order = (*[shape[d] for d in named], *[n for d, n in enumerate(shape) if d not in named])
-            seconds[at], known = self.ways[patterns[at]].seconds(order, count, itemsize)
-            less[at] = not known
+        uneven = np.flatnonzero(~self._even(used, where, dims, shape, count))
+        if len(uneven):
+            rows = np.column_stack([patterns[uneven], np.array([*shape, 0])[dims[uneven]]])
+            _, first, alike = np.unique(_as_words(rows), return_index=True, return_inverse=True)
+            priced = [self._uneven(int(patterns[at]), dims[at].tolist(), shape, itemsize) for at in uneven[first]]
+            seconds[uneven], less[uneven] = np.array(priced).T[:, alike.reshape(-1)]
         size = len(before), len(after)
         return seconds.reshape(size), less.reshape(size)
+
+    def _uneven(self, pattern: int, dims: list[int], shape: Shape, itemsize: int) -> tuple[float, bool]:
+        """Seconds of a move that may be between unequal blocks, and whether it may take longer."""
+        named = [d for d in dims if d >= 0]
+        order = (*[shape[d] for d in named], *[n for d, n in enumerate(shape) if d not in named])
+        seconds, known = self.ways[pattern].seconds(order, math.prod(shape), itemsize)
+        return seconds, not known
 
     # -- patterns -----------------------------------------------------------------------------------------------------
 
@@ -229,7 +237,7 @@ class _Prices:
     def _renamings(self) -> list[list[int]]:
         """For each naming of axes that swaps only alike ones the order of the numbers of a coded sharding."""
         found = []
-        for numbers in namings(self.mesh, self.axes):
+        for numbers in namings(self.mesh, frozenset(self.axes)):
             order = sorted(range(len(self.axes)), key=lambda i: numbers[self.axes[i]])
             found.append([*[n for i in order for n in (2 * i, 2 * i + 1)], 2 * len(self.axes)])
         return found
@@ -296,6 +304,11 @@ class _Prices:
             np.minimum.at(prices, self._owners[done:], terms[rows].sum(axis=1))
             self._priced[size] = prices, len(self._rows)
         return prices
+
+
+def _as_words(rows: Ints) -> NDArray[np.void]:
+    """Rows as single values, to be compared at once."""
+    return np.ascontiguousarray(rows).view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).reshape(-1)
 
 
 def _at(line: tuple[float, float], size: int) -> float:
