@@ -10,6 +10,7 @@ import shardwright as sw
 import shardwright.numpy as snp
 from shardwright import P, ShapeDtype, nn
 from shardwright.errors import PlanError
+from shardwright.planner import certificate, tables
 from shardwright.planner.elimination import Dead, Gone
 from shardwright.planner.remaining import Shift
 from shardwright.planner.solving import Solver
@@ -221,3 +222,29 @@ def crossed(x, v, w):
     a, b = x @ v, x @ w
     c, d = nn.softmax(a, axis=0) @ b, snp.sort(b, axis=1) @ a
     return a + d, b * c, c @ d
+
+
+@pytest.mark.parametrize("least", [certificate._least, tables.least_of])
+@pytest.mark.parametrize("seed", range(30))
+def test_the_least_of_a_sum_is_found_without_adding_up_all_of_it(least, seed):
+    rng = np.random.default_rng(seed)
+    sizes = [int(rng.choice([1, 2, 9, 40])), *(int(n) for n in rng.choice([1, 3, 8], 2))]
+    views = []
+    for axes in ((0,), (0, 1), (0, 2), (0, 1, 2)):
+        if axes == (0,) or rng.random() < 0.6:
+            shape = [n if axis in axes else 1 for axis, n in enumerate(sizes)]
+            view = rng.integers(0, 2 ** int(rng.choice([2, 40])), shape).astype(float)
+            views.append(np.where(rng.random(shape) < 0.1, np.inf, view))
+    dear = rng.random(sizes[0]) < 0.5  # most of these are never least
+    views.append(np.where(dear, float(2 ** rng.integers(1, 41)), 0.0).reshape(-1, 1, 1))
+    expected = sum(views, start=np.zeros(sizes)).min(axis=0)
+    np.testing.assert_array_equal(np.broadcast_to(least(views, sizes), expected.shape), expected)
+
+
+def test_options_that_others_beat_are_not_added_up():
+    first = np.array([[0.0, 9.0], [9.0, 0.0], [9.0, 9.0], [5.0, 9.0]]).reshape(4, 2, 1)
+    second = np.array([[3.0, 3.0], [3.0, 3.0], [2.0, 3.0], [1.0, np.inf]]).reshape(4, 1, 2)
+    # Than the first the third costs 0 more at least by one table and 1 less by the other, and the fourth 0 and 2 less.
+    for some_options in (certificate._some_options, tables.some_options):
+        assert some_options([first, second], 4) == [0, 1, 2, 3]
+        assert some_options([first + np.array([0, 0, 2.0, 3]).reshape(4, 1, 1), second], 4) == [0, 1]

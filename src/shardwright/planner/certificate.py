@@ -30,6 +30,7 @@ Ints = NDArray[np.int64]
 Parts = list[tuple[int, list[int]]]  # factors of a variable: tables by number, each with the places of its variables
 ROUNDING = 1e-9  # of the bound
 AT_ONCE = 100_000  # entries of a sum; larger ones are made one option at a time
+CHEAPEST = 6  # options that others are compared with first
 MOST_UNIT, TINY = 1e-9, 1e-3  # a unit of more than this part of the bound, or of a millisecond, proves little
 
 
@@ -329,10 +330,23 @@ def _least(views: list[Table], sizes: list[int]) -> Table:
         else:
             rest.append(view)
     least, total = np.full(sizes[1:], np.inf), np.empty(sizes[1:])
-    for option in range(sizes[0]):
+    for option in _some_options([large, *rest], sizes[0]):
         first, *more = [view[option if view.shape[0] > 1 else 0] for view in (large, *rest)]
         np.add(first, more[0] if more else 0.0, out=total)
         for row in more[1:]:
             total += row
         np.minimum(least, total, out=least)
     return least
+
+
+def _some_options(views: list[Table], count: int) -> list[int]:
+    """The options of the first variable without some that cost more than one of the cheapest whatever the others are, by a
+    unit at least, which is more than rounding takes."""
+    rows = [view.reshape(count, -1) for view in views if view.shape[0] > 1]
+    left = np.arange(count)
+    if not rows:
+        return left.tolist()
+    for option in np.argsort(sum([some.min(axis=1) for some in rows]))[:CHEAPEST].tolist():
+        if option in left and all(np.isfinite(some[option]).all() for some in rows):
+            left = left[sum([(some[left] - some[option]).min(axis=1) for some in rows]) < 1]
+    return left.tolist()

@@ -32,7 +32,7 @@ class Other:
     @cached_property
     def memory(self) -> int:
         """The most bytes that a device holds at a time."""
-        return self.found.explanation.peak_bytes
+        return self.found.peak
 
     @cached_property
     def steps(self) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class Other:
 
     def __str__(self) -> str:
         part = f" ({100 * self.slower / self.best.time:.2g} %)" if self.best.time else ""
-        more = self.memory - self.best.explanation.peak_bytes
+        more = self.memory - self.best.peak
         held = f"{size(abs(more))} {'more' if more > 0 else 'less'} memory" if more else "the same memory"
         lines = [f"{self.name} at {self.spec}: {duration(self.time)}, {duration(self.slower)}{part} slower, {held}"]
         shown = self.steps[:MOST_STEPS]

@@ -13,7 +13,7 @@ from shardwright.planner.collecting import no_collection
 from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of
 from shardwright.planner.model import Builder, Model
 from shardwright.planner.solving import Solution, Solver
-from shardwright.program import Explanation, explained
+from shardwright.program import Explanation, explained, peak_bytes
 from shardwright.program.node import Control, Node, Program
 from shardwright.program.planned import Decision, partition_by
 from shardwright.program.rows import size
@@ -52,6 +52,11 @@ class Found:
     def explanation(self) -> Explanation:
         """What the program does and takes."""
         return explained(self.lowered)
+
+    @cached_property
+    def peak(self) -> int:
+        """The most bytes that a device holds at a time: as `explanation` says, without its rows."""
+        return peak_bytes(self.lowered, self.lowered.nodes).peak
 
     @property
     def time(self) -> float:
@@ -111,10 +116,10 @@ class Search:
             found = self._solved(more or {}, budget)
             if found is None:
                 break
-            if self._surely_fits(found) or found.explanation.peak_bytes <= self.limit:
+            if self._surely_fits(found) or found.peak <= self.limit:
                 return found
-            excess = found.explanation.peak_bytes - self.limit
-            if tried is None or found.explanation.peak_bytes < tried.explanation.peak_bytes:
+            excess = found.peak - self.limit
+            if tried is None or found.peak < tried.peak:
                 tried = found
             if budget <= smallest:
                 break
@@ -213,7 +218,7 @@ class Search:
         fixed = {**self.fixed, **more}
         solution = Solution(choice, 0.0, 0.0, solver.held(choice), None)  # type: ignore[arg-type]
         least = Found(self.program, fixed, self.outputs, self.limit, model, {}, frozenset(), solution)
-        if tried is not None and tried.explanation.peak_bytes < least.explanation.peak_bytes:
+        if tried is not None and tried.peak < least.peak:
             least, choice, model = tried, tried.solution.choice, tried.model
         peak = least.explanation
         largest = sorted(
