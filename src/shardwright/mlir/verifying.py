@@ -172,9 +172,10 @@ class _Check:
             )
             return
         for axis, (wanted, size) in enumerate(zip(expected, result, strict=True)):
-            if wanted != size and not (wanted == DYNAMIC or size == DYNAMIC):
+            if size not in (DYNAMIC, wanted):
+                known = "dynamic" if wanted == DYNAMIC else wanted
                 yield (
-                    f"Dimension size mismatch for result axis {axis}. Expected {wanted}, but got {size}. "
+                    f"Dimension size mismatch for result axis {axis}. Expected {known}, but got {size}. "
                     f"Make it {_sizes(expected)}."
                 )
                 return
@@ -187,10 +188,11 @@ class _Check:
                 f"{kinds[1]}. Convert before or after it."
             )
 
-    def _same_shape(self) -> Messages:
+    def _same_shape(self, compatible: bool = False) -> Messages:
+        """Operand and result have one shape; where `compatible` is enough, `?` meets any size."""
         before, after = shape_of(self.op.operands[0]), shape_of(self.op.results[0])
-        unlike = [d for d, (m, n) in enumerate(zip(before, after, strict=False)) if m != n and DYNAMIC not in (m, n)]
-        if len(before) != len(after) or unlike:
+        pairs = list(zip(before, after, strict=False))
+        if len(before) != len(after) or any(m != n and not (compatible and DYNAMIC in (m, n)) for m, n in pairs):
             yield (
                 f"'{self.op.name}' op requires the same shape for all operands and results; these are {_sizes(before)} and "
                 f"{_sizes(after)}. Make the result {_sizes(before)}."
@@ -224,10 +226,9 @@ class _Check:
 
     def _device(self, name: str) -> Messages:
         """A device of the group, by its coordinates along the group's axes."""
-        given = field(self.op, name)
-        if given is None:
-            return
-        coords, named = integers(given), axes(self.op)
+        coords, named = integers(field(self.op, name)), axes(self.op)
+        if not coords and name == "source":
+            return  # a recv may leave it out
         if len(coords) != len(named):
             yield (
                 f'In-group device "{name}" has unexpected multi-index size {len(coords)}. Expected {len(named)}. '
@@ -256,12 +257,13 @@ class _Check:
         yield from self._all_gather()
 
     def _all_reduce(self) -> Messages:
-        yield from self._same_shape()
+        yield from self._same_shape(compatible=True)
         yield from self._bits()
 
     def _reduce(self) -> Messages:
         yield from self._device("root")
-        yield from self._all_reduce()
+        yield from self._same_shape()
+        yield from self._bits()
 
     def _cut(self, name: str, dim: int) -> Messages:
         sizes = list(shape_of(self.op.operands[0]))
@@ -317,7 +319,7 @@ class _Check:
             yield (
                 f"Invalid shift axis {axis}. It must be one of the grouping {self.mesh} axes, {list(axes(self.op))}."
             )
-        yield from self._same_shape()
+        yield from self._same_shape(compatible=True)
         yield from self._same_element_type()
 
     def _update_halo(self) -> Messages:
