@@ -5,7 +5,9 @@ import pytest
 
 import shardwright as sw
 from mlir_texts import function, in_shard
-from shardwright import mlir
+from shardwright import P, mlir
+from shardwright.cli import main
+from shardwright.errors import MLIRError
 
 SPELLINGS = pytest.mark.parametrize("spelled", [str, in_shard], ids=["mesh", "shard"])
 
@@ -83,3 +85,89 @@ def test_a_recv_may_leave_its_source_out(engine, spelled):
         fn = mlir.loads(spelled(text), engine=engine)["f"]
         received = np.stack(fn(sw.PerDevice(fn.mesh, list(shards))).values())
         np.testing.assert_array_equal(received[1::2], shards[::2])
+
+
+# -- shardings as results ----------------------------------------------------------------------------------------------
+
+RETURNED = """mesh.mesh @m(shape = 2x3)
+func.func private @rows() -> !mesh.sharding {
+  %s = mesh.sharding @m split_axes = [[1]] : !mesh.sharding
+  return %s : !mesh.sharding
+}
+func.func @f(%x: tensor<6x2xf32>) -> (!mesh.sharding, tensor<6x2xf32>, !mesh.sharding) {
+  %s = func.call @rows() : () -> !mesh.sharding
+  %a = mesh.shard %x to %s : tensor<6x2xf32>
+  %b = arith.addf %a, %a : tensor<6x2xf32>
+  %t = mesh.get_sharding %a : tensor<6x2xf32> -> !mesh.sharding
+  %h = mesh.sharding @m split_axes = [[], [0]] halo_sizes = [1, 0] : !mesh.sharding
+  return %h, %b, %t : !mesh.sharding, tensor<6x2xf32>, !mesh.sharding
+}
+"""
+
+
+@SPELLINGS
+@pytest.mark.parametrize("engine", ["numpy", "literal"])
+def test_a_sharding_that_is_returned_is_a_sharding(engine, spelled):
+    functions = mlir.loads(spelled(RETURNED), engine=engine)
+    fn, x = functions["f"], np.arange(12, dtype=np.float32).reshape(6, 2)
+    halo, y, rows = fn(x)
+    assert rows == functions["rows"]() == sw.Sharding(fn.mesh, P("a1"))
+    assert halo == sw.Sharding(fn.mesh, P((), "a0"), halo={1: (1, 0)})
+    np.testing.assert_array_equal(np.asarray(y), 2 * x)
+    assert y.sharding == rows.for_shape(y.shape)
+    assert fn.sharding_results == (0, 2)
+
+
+@SPELLINGS
+@pytest.mark.parametrize("view", ["global", "local"])
+def test_text_of_a_function_that_returns_shardings_has_its_tensors(view, spelled):
+    fn = mlir.loads(spelled(RETURNED))["f"]
+    text = mlir.dumps(fn.program, view=view)
+    assert "!shard.sharding," not in text
+    assert mlir.dumps(mlir.loads(text)["main"].program, view=view) == text
+
+
+def test_beside_tensors_per_device_too():
+    body = """%s = mesh.sharding @m split_axes = [[0]] : !mesh.sharding
+  %g = mesh.all_gather %x on @m mesh_axes = [0] gather_axis = 0 : tensor<1xf32> -> tensor<2xf32>
+  return %g, %s : tensor<2xf32>, !mesh.sharding"""
+    header = "mesh.mesh @m(shape = 2)\nfunc.func @f(%x: tensor<1xf32>) -> (tensor<2xf32>, !mesh.sharding) {\n  "
+    fn = mlir.loads(f"{header}{body}\n}}")["f"]
+    gathered, sharding = fn(sw.PerDevice(fn.mesh, [np.full(1, place, np.float32) for place in (3, 4)]))
+    assert [list(x) for x in gathered.values()] == [[3, 4], [3, 4]]
+    assert sharding == sw.Sharding(fn.mesh, P("a0"))
+
+
+def test_the_command_line_shows_shardings_and_says_what_text_leaves_out(tmp_path, capsys):
+    file, stored = tmp_path / "f.mlir", tmp_path / "out.npz"
+    file.write_text(in_shard(RETURNED), encoding="utf-8")
+    assert main(["run", str(file), "--function", "f", "--output", str(stored)]) == 0
+    assert "result 2:\nSharding(" in capsys.readouterr().out
+    assert "a1" in str(np.load(stored)["result2"])
+    for command in (["partition"], ["convert", "--to", "mesh"]):
+        assert main(["mlir", *command, str(file)]) == 0
+        out, err = capsys.readouterr()
+        assert "result 0 of @f is a sharding, which the text leaves out" in err
+        assert mlir.verify(out) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "%r = arith.select %c, %s, %t : !mesh.sharding",
+        "%r = scf.if %c -> (!mesh.sharding) {\n    scf.yield %s : !mesh.sharding\n  } else {\n"
+        "    scf.yield %t : !mesh.sharding\n  }",
+    ],
+)
+def test_a_sharding_that_depends_on_data_is_refused(body):
+    text = f"""mesh.mesh @m(shape = 2)
+func.func @f(%c: i1, %x: tensor<4xf32>) -> tensor<4xf32> {{
+  %s = mesh.sharding @m split_axes = [[0]] : !mesh.sharding
+  %t = mesh.sharding @m split_axes = [[]] : !mesh.sharding
+  {body}
+  %y = mesh.shard %x to %r : tensor<4xf32>
+  return %y : tensor<4xf32>
+}}"""
+    with pytest.raises(MLIRError, match="A sharding is not data") as caught:
+        mlir.loads(text)["f"](True, np.zeros(4, np.float32))
+    assert (caught.value.line, caught.value.column) == (5, 8)

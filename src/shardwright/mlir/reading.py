@@ -157,7 +157,7 @@ class Reader:
             return self._computed(op)
 
     def _computed(self, op: Operation) -> list[Value]:
-        values = [self.values[x] for x in op.operands]
+        values = _data([self.values[x] for x in op.operands])
         if op.name == "arith.constant":
             return [constant(op)]
         if op.name.startswith("linalg."):
@@ -345,7 +345,7 @@ class Reader:
 
     def lifted(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Values of the program."""
-        return tuple(map(self.view.lifted, values))
+        return tuple(map(self.view.lifted, _data(values)))
 
     def _branch(self, block: Block | None) -> Walk:
         if block is None:
@@ -357,7 +357,18 @@ class Reader:
         if one is two:
             return one
         with located(self.source.line_of(op)), self.blamed(op):
+            one, two = _data([one, two])
             return self.view.row("where", self.view.broadcast_like(test, one), one, two)
+
+
+def _data(values: Sequence[Any]) -> Sequence[Value]:
+    """Values that are tensors or numbers."""
+    if any(isinstance(value, Sharding) for value in values):
+        raise ShardwrightError(
+            "A sharding is not data: it can be returned, passed to a function and used by shard and shard_shape. Choose "
+            "between annotated tensors instead."
+        )
+    return values
 
 
 _INVALID = (ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError)

@@ -50,6 +50,11 @@ def sizes_of(kind: Attribute) -> tuple[int, ...]:
     return tuple(kind.get_shape()) if isinstance(kind, b.TensorType | b.MemRefType) else ()
 
 
+def is_sharding(kind: Attribute) -> bool:
+    """Whether a type is that of shardings, `!shard.sharding`."""
+    return kind.name in ("mesh.sharding", "shard.sharding")
+
+
 def type_name(dtype: "np.dtype[Any]") -> str:
     """The element type of a dtype, as MLIR writes it.
 
