@@ -171,3 +171,101 @@ func.func @f(%c: i1, %x: tensor<4xf32>) -> tensor<4xf32> {{
     with pytest.raises(MLIRError, match="A sharding is not data") as caught:
         mlir.loads(text)["f"](True, np.zeros(4, np.float32))
     assert (caught.value.line, caught.value.column) == (5, 8)
+
+
+# -- constants that a result begins with -------------------------------------------------------------------------------
+
+
+def reduced(start, combine, annotated=True, after=""):
+    """The reduction of a tensor, split by rows, into an output that a constant fills."""
+    return f"""shard.grid @g(shape = 2)
+func.func @f(%x: tensor<6x4xi32>) -> tensor<4xi32> {{
+  %rows = shard.sharding @g split_axes = [[0]] : !shard.sharding
+  %none = shard.sharding @g split_axes = [[]] : !shard.sharding
+  %a = shard.shard %x to %rows : tensor<6x4xi32>
+  %start = arith.constant {start} : i32
+  %e = tensor.empty() : tensor<4xi32>
+  %z = linalg.fill ins(%start : i32) outs(%e : tensor<4xi32>) -> tensor<4xi32>
+  %out = shard.shard %z to {"%rows" if after == "rows" else "%none"} : tensor<4xi32>
+  %y = linalg.reduce ins(%a : tensor<6x4xi32>) outs(%out : tensor<4xi32>) dimensions = [0]
+    (%in: i32, %init: i32) {{
+      %c = arith.{combine} %in, %init : i32
+      linalg.yield %c : i32
+    }}
+  return %y : tensor<4xi32>
+}}"""
+
+
+@pytest.mark.parametrize("engine", ["numpy", "literal"])
+@pytest.mark.parametrize("after", ["", "rows"])
+@pytest.mark.parametrize(
+    ("start", "combine", "expected", "adds"),
+    [
+        (0, "addi", lambda x: x.sum(0), False),
+        (5, "addi", lambda x: x.sum(0) + 5, True),
+        (1, "muli", lambda x: x.prod(0), False),
+        (0, "muli", lambda x: 0 * x[0], True),
+        (-(2**31), "maxsi", lambda x: x.max(0), False),
+        (0, "maxsi", lambda x: np.maximum(x.max(0), 0), True),
+    ],
+)
+def test_a_neutral_start_costs_nothing_and_another_counts_once(start, combine, expected, adds, after, engine):
+    fn = mlir.loads(reduced(start, combine, after=after), engine=engine)["f"]
+    x = np.random.default_rng(0).integers(-5, -1, (6, 4)).astype(np.int32)
+    y = fn(x)
+    np.testing.assert_array_equal(np.asarray(y), expected(x))
+    assert y.sharding.dims == ((("a0",),) if after else ((),))
+    assert any(node.title in ("add", "multiply", "maximum") for node in fn.program.nodes) == adds
+    text = mlir.dumps(fn.program, view="local")
+    assert "select" not in text or adds
+    assert mlir.dumps(mlir.loads(text)["main"].program, view="local") == text
+
+
+def test_an_annotated_output_says_where_a_fill_and_a_product_lie():
+    text = """shard.grid @g(shape = 2)
+func.func @f(%a: tensor<4x3xf32>, %b: tensor<3x6xf32>) -> (tensor<4x6xf32>, tensor<4x6xf32>) {
+  %columns = shard.sharding @g split_axes = [[], [0]] : !shard.sharding
+  %e = tensor.empty() : tensor<4x6xf32>
+  %out = shard.shard %e to %columns : tensor<4x6xf32>
+  %zero = arith.constant 0.0 : f32
+  %z = linalg.fill ins(%zero : f32) outs(%out : tensor<4x6xf32>) -> tensor<4x6xf32>
+  %y = linalg.matmul ins(%a, %b : tensor<4x3xf32>, tensor<3x6xf32>) outs(%z : tensor<4x6xf32>) -> tensor<4x6xf32>
+  return %z, %y : tensor<4x6xf32>, tensor<4x6xf32>
+}"""
+    a, b = np.arange(12, dtype=np.float32).reshape(4, 3), np.arange(18, dtype=np.float32).reshape(3, 6)
+    zeros, product = mlir.loads(text)["f"](a, b)
+    np.testing.assert_array_equal(np.asarray(zeros), np.zeros((4, 6)))
+    np.testing.assert_array_equal(np.asarray(product), a @ b)
+    assert zeros.sharding.dims == product.sharding.dims == ((), ("a0",))
+
+
+@pytest.mark.parametrize("view", ["global", "local"])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "linalg.matmul ins(%x, %x : T, T) outs(%z : T) -> T",
+        "linalg.transpose ins(%x : T) outs(%z : T) permutation = [1, 0]",
+        "tosa.reduce_max %x {axis = 1 : i32} : (T) -> tensor<2x1xi32>",
+        "tosa.reduce_sum %x {axis = 0 : i32} : (T) -> tensor<1x2xi32>",
+        "arith.muli %x, %x : T",
+    ],
+)
+def test_text_of_annotated_constants_is_a_fixed_point(operation, view):
+    kind = operation.rpartition("-> ")[2] if "->" in operation else "T"
+    text = f"""shard.grid @g(shape = 2)
+func.func @f(%b: tensor<2xi32>) -> ({kind}, tensor<2xi32>) {{
+  %c = arith.constant dense<[[1, 2], [3, 5]]> : T
+  %zero = arith.constant 0 : i32
+  %e = tensor.empty() : T
+  %z = linalg.fill ins(%zero : i32) outs(%e : T) -> T
+  %s = shard.sharding @g split_axes = [[]] : !shard.sharding
+  %x = shard.shard %c to %s : T
+  %y = {operation}
+  return %y, %b : {kind}, tensor<2xi32>
+}}""".replace("T", "tensor<2x2xi32>")
+    fn = mlir.loads(text)["f"]
+    first = mlir.dumps(fn.program, view=view)
+    again = mlir.loads(first)["main"]
+    assert mlir.dumps(again.program, view=view) == first
+    b = np.zeros(2, np.int32)
+    np.testing.assert_array_equal(np.asarray(again(b)[0]), np.asarray(fn(b)[0]))
