@@ -85,6 +85,8 @@ def test_a_recv_may_leave_its_source_out(engine, spelled):
         fn = mlir.loads(spelled(text), engine=engine)["f"]
         received = np.stack(fn(sw.PerDevice(fn.mesh, list(shards))).values())
         np.testing.assert_array_equal(received[1::2], shards[::2])
+    (error,) = mlir.verify(spelled(text.replace("source = [0]", "source = []")))
+    assert 'In-group device "source" has unexpected multi-index size 0. Expected 1.' in error.message
 
 
 # -- shardings as results ----------------------------------------------------------------------------------------------

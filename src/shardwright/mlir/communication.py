@@ -67,7 +67,7 @@ def axis_names(mesh: Mesh, numbers: Sequence[int]) -> tuple[str, ...]:
 def device_coords(op: Operation, name: str, values: Sequence[Value], view: LocalView) -> tuple[int, ...] | None:
     """The coordinates of an in-group device; None if the operation names none."""
     given = field(op, name)
-    if not integers(given) and name == "source":
+    if given is None:
         return None
     coords = []
     for entry in mixed(given, values):

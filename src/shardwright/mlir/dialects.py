@@ -31,6 +31,7 @@ from xdsl.irdl.declarative_assembly_format import (
     CustomDirective,
     ParsingState,
     PrintingState,
+    VariadicOperandVariable,
     irdl_custom_directive,
 )
 from xdsl.parser import AttrParser, Parser
@@ -167,6 +168,18 @@ class ScatterAxis(CustomDirective):
         printer.print_string(f"scatter_axis = {value.value.data}")
 
 
+@irdl_custom_directive
+class OptionalDevice(DynamicIndexList):
+    """The source of a recv: one that is left out is no list, where `source = []` is a list of no coordinates."""
+
+    dynamic_position: VariadicOperandVariable
+    static_position: AttributeVariable
+
+    def set_empty(self, state: ParsingState) -> None:
+        """No field."""
+        self.dynamic_position.set(state, [])
+
+
 class _ShardOperation(IRDLOperation):
     """`shard %x to %sharding` or, in LLVM 18 and 19, `shard %x to <@mesh0, [[0]]>`; either with `annotate_for_users`."""
 
@@ -220,7 +233,7 @@ class _Maker:
             "name": f"{self.dialect}.{word(name, self.dialect)}",
             **spelled,
             **({"assembly_format": text} if text else {}),
-            "custom_directives": (DynamicIndexList, DimensionList, ScatterAxis),
+            "custom_directives": (DynamicIndexList, DimensionList, ScatterAxis, OptionalDevice),
         }
         return irdl_op_definition(type(f"{name.title().replace('_', '')}Op", (base,), members))
 
@@ -229,7 +242,8 @@ class _Maker:
         ends = "functional-type(operands, results)" if device else "type($input) `->` type($result)"
         if device:
             optional = name == "recv"
-            listed = f"`{device}` `=` custom<DynamicIndexList>(${device}_dynamic, ${device})"
+            directive = "OptionalDevice" if optional else "DynamicIndexList"
+            listed = f"`{device}` `=` custom<{directive}>(${device}_dynamic, ${device})"
             middle += f" ({listed}^)?" if optional else f" {listed}"
             fields[device] = opt_prop_def(INTEGERS) if optional else prop_def(INTEGERS)
             fields[f"{device}_dynamic"] = var_operand_def(b.IndexType())

@@ -226,9 +226,10 @@ class _Check:
 
     def _device(self, name: str) -> Messages:
         """A device of the group, by its coordinates along the group's axes."""
-        coords, named = integers(field(self.op, name)), axes(self.op)
-        if not coords and name == "source":
+        given = field(self.op, name)
+        if given is None:
             return  # a recv may leave it out
+        coords, named = integers(given), axes(self.op)
         if len(coords) != len(named):
             yield (
                 f'In-group device "{name}" has unexpected multi-index size {len(coords)}. Expected {len(named)}. '
