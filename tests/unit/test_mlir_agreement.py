@@ -271,3 +271,83 @@ func.func @f(%b: tensor<2xi32>) -> ({kind}, tensor<2xi32>) {{
     assert mlir.dumps(again.program, view=view) == first
     b = np.zeros(2, np.int32)
     np.testing.assert_array_equal(np.asarray(again(b)[0]), np.asarray(fn(b)[0]))
+
+
+# -- tosa: zero points, shifts, batches --------------------------------------------------------------------------------
+
+
+def tosa(operation, arguments, result):
+    names = ", ".join(f"%{'abcd'[at]}: {kind}" for at, kind in enumerate(arguments))
+    return f"""shard.grid @g(shape = 2)
+func.func @f({names}) -> {result} {{
+  %s = shard.sharding @g split_axes = [[0]] : !shard.sharding
+  %x = shard.shard %a to %s : {arguments[0]}
+  %y = tosa.{operation} -> {result}
+  return %y : {result}
+}}"""
+
+
+BYTES = np.array([1, -2, 3, 100, -128, 127], np.int8)
+I8, POINT = "tensor<6xi8>", "tensor<1xi8>"
+
+
+@pytest.mark.parametrize("engine", ["numpy", "literal"])
+@pytest.mark.parametrize(("low", "high"), [(3, 5), (0, -7), (-128, 0), (0, 0)])
+def test_zero_points_of_a_negation(low, high, engine):
+    expected = np.clip(low + high - BYTES.astype(np.int64), -128, 127).astype(np.int8)
+    text = tosa(f"negate %x, %b, %c : ({I8}, {POINT}, {POINT})", [I8, POINT, POINT], I8)
+    fn = mlir.loads(text, engine=engine)["f"]
+    np.testing.assert_array_equal(np.asarray(fn(BYTES, np.int8([low]), np.int8([high]))), expected)
+    attributes = f"{{input1_zp = {low} : i32, output_zp = {high} : i32}}"
+    fn = mlir.loads(tosa(f"negate %x {attributes} : ({I8})", [I8], I8), engine=engine)["f"]
+    if low or high:
+        np.testing.assert_array_equal(np.asarray(fn(BYTES)), expected)
+    else:  # without zero points elements wrap, as arith's do
+        np.testing.assert_array_equal(np.asarray(fn(BYTES)), -BYTES)
+
+
+@pytest.mark.parametrize("engine", ["numpy", "literal"])
+@pytest.mark.parametrize("batches", [(2, 2), (1, 2), (2, 1), (1, 1)])
+def test_zero_points_and_batches_of_a_product(batches, engine):
+    (i, j), rng = batches, np.random.default_rng(0)
+    a, b = rng.integers(-128, 128, (i, 4, 3), np.int8), rng.integers(-128, 128, (j, 3, 5), np.int8)
+    kinds = [f"tensor<{i}x4x3xi8>", f"tensor<{j}x3x5xi8>"]
+    result = f"tensor<{max(i, j)}x4x5xi32>"
+    expected = (a.astype(np.int32) - 3) @ (b.astype(np.int32) + 7)
+    text = tosa(f"matmul %x, %b, %c, %d : ({', '.join([*kinds, POINT, POINT])})", [*kinds, POINT, POINT], result)
+    fn = mlir.loads(text, engine=engine)["f"]
+    np.testing.assert_array_equal(np.asarray(fn(a, b, np.int8([3]), np.int8([-7]))), expected)
+    text = tosa(f"matmul %x, %b {{a_zp = 3 : i32, b_zp = -7 : i32}} : ({', '.join(kinds)})", kinds, result)
+    np.testing.assert_array_equal(np.asarray(mlir.loads(text, engine=engine)["f"](a, b)), expected)
+
+
+@pytest.mark.parametrize("engine", ["numpy", "literal"])
+@pytest.mark.parametrize("shift", [0, 1, 5, 31])
+def test_the_shift_of_a_product_rounds(shift, engine):
+    a = np.array([7, -7, 2**30, -(2**31), 12345678], np.int32)
+    b = np.array([3, 3, 1, 1, 1], np.int32)
+    kind = "tensor<5xi32>"
+    expected = [(int(p) * int(q) + (1 << shift >> 1)) >> shift for p, q in zip(a, b, strict=True)]
+    operand = mlir.loads(tosa(f"mul %x, %b, %c : ({kind}, {kind}, {POINT})", [kind, kind, POINT], kind), engine=engine)[
+        "f"
+    ]
+    np.testing.assert_array_equal(np.asarray(operand(a, b, np.int8([shift]))), expected)
+    text = tosa(f"mul %x, %b {{shift = {shift} : i8}} : ({kind}, {kind})", [kind, kind], kind)
+    np.testing.assert_array_equal(np.asarray(mlir.loads(text, engine=engine)["f"](a, b)), expected)
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind", "message"),
+    [
+        ("negate %x {input1_zp = 3 : i32} : (tensor<6xf32>)", "tensor<6xf32>", "input1_zp is 3, but elements are not"),
+        (
+            "negate %x {input_zp = 3 : i32} : (tensor<6xi8>)",
+            I8,
+            "The attribute 'input_zp' of 'tosa.negate' is not read",
+        ),
+    ],
+)
+def test_what_can_not_be_honoured_is_refused(operation, kind, message):
+    with pytest.raises(MLIRError, match=message) as caught:
+        _ = mlir.loads(tosa(operation, [kind], kind))["f"].program
+    assert (caught.value.line, caught.value.column) == (5, 8)

@@ -159,6 +159,11 @@ class Reader:
 
     def _computed(self, op: Operation) -> list[Value]:
         values = _data([self.values[x] for x in op.operands])
+        unread = next((name for name in op.attributes if op.name.startswith("tosa.") and "." not in name), None)
+        if unread is not None:
+            raise ShardwrightError(
+                f"The attribute {unread!r} of {op.name!r} is not read. Remove it if it changes nothing."
+            )
         if op.name == "arith.constant":
             return [constant(op)]
         if op.name.startswith("linalg."):

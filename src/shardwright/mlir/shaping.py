@@ -9,6 +9,7 @@ from xdsl.dialects import builtin as b
 from xdsl.ir import Operation, SSAValue
 
 from shardwright.errors import ShardwrightError
+from shardwright.mlir.arithmetic import amount
 from shardwright.mlir.dialects import DYNAMIC
 from shardwright.mlir.fields import integer, integers
 from shardwright.mlir.types import dtype_of, element_of, sizes_of
@@ -282,8 +283,17 @@ class Shaping:
     def _tosa_matmul(self, op: Operation, a: Value, b: Value, *zero_points: Value) -> Value:
         dtype = dtype_of(element_of(op.results[0].type))
         assert dtype is not None, "types are checked before operations run"
-        x, y = self.view.cast(a, dtype), self.view.cast(b, dtype)
-        return self.view.row("einsum", x, y, name="einsum", text="b m k, b k n -> b m n")
+        x, y = self._offset(op, "a_zp", a, zero_points[:1], dtype), self._offset(op, "b_zp", b, zero_points[1:], dtype)
+        alone = [v.shape[0] == 1 and x.shape[0] != y.shape[0] for v in (x, y)]  # a batch of one meets every other
+        left, right = "m k" if alone[0] else "b m k", "k n" if alone[1] else "b k n"
+        x, y = (self.view.reshaped(v, v.shape[1:]) if one else v for v, one in zip((x, y), alone, strict=True))
+        return self.view.row("einsum", x, y, name="einsum", text=f"{left}, {right} -> b m n")
+
+    def _offset(self, op: Operation, name: str, value: Value, zero_point: Sequence[Value], dtype: Any) -> Value:
+        """Elements less a zero point, in the type of the result."""
+        point = amount(self.view, op, name, zero_point, value.dtype, len(value.shape))
+        wide = self.view.cast(value, dtype)
+        return wide if point is None else self.view.row("subtract", wide, self.view.cast(point, dtype))
 
     def _tosa_reduced(self, op: Operation, value: Value) -> Value:
         row = {"product": "prod"}.get(name := op.name.removeprefix("tosa.reduce_"), name)
