@@ -351,3 +351,71 @@ def test_what_can_not_be_honoured_is_refused(operation, kind, message):
     with pytest.raises(MLIRError, match=message) as caught:
         _ = mlir.loads(tosa(operation, [kind], kind))["f"].program
     assert (caught.value.line, caught.value.column) == (5, 8)
+
+
+# -- what surrounds operations -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'module attributes {dlti.map = #dlti.map<"MPI:Implementation" = "mpich", "a" = [1, {b = 2}]>} {\nBODY\n}',
+        "BODY",
+        'BODY {sym_visibility = "private"}',
+        'BODY {other.note = #other.note<"]">}',
+        'PRIVATE "private"',
+    ],
+)
+def test_attributes_of_other_dialects_and_visibility_are_passed_over(text):
+    function_ = """func.func @f(%x: tensor<1xf32> {llvm.noalias}) -> tensor<2xf32> attributes {llvm.emit_c_interface} {
+  %y = shard.all_gather %x on @g grid_axes = [0] gather_axis = 0 : tensor<1xf32> -> tensor<2xf32>
+  return %y : tensor<2xf32>
+}
+"""
+    mesh = text.replace("BODY", "shard.grid @g(shape = 2)").replace("PRIVATE", "shard.grid")
+    whole = mesh.replace("\n}", f"\n{function_}}}") if "module" in text else function_ + mesh
+    whole = whole.replace('"private"', '"private" @g(shape = 2)') if "PRIVATE" in text else whole
+    assert mlir.verify(whole) == []
+    fn = mlir.loads(whole)["f"]
+    assert [list(x) for x in fn(np.ones(1, np.float32)).values()] == [[1, 1], [1, 1]]
+
+
+def test_an_attribute_of_another_dialect_that_an_operation_needs_is_refused():
+    text = function(
+        "%y = arith.negf %x {how = #other.how<fast>} : tensor<2xf32>", "tensor<2xf32>", argument="%x: tensor<2xf32>"
+    )
+    (error,) = mlir.verify(text)
+    assert "'arith.negf' op has the attribute 'how', which is not read" in error.message
+    assert (error.line, error.column) == (3, 8)
+
+
+ENCODED = "tensor<4x8xf32, #mesh.shard<@m, {}>>"
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ("[[0], [0]]", "mesh axis duplicated"),
+        ("[[0]], partial = max[0]", "mesh axis duplicated"),
+        ("[[-1]]", "mesh axis is expected to be non-negative"),
+        ("[[5]]", "axis index 5 is out of bounds"),
+    ],
+)
+def test_shardings_in_types_are_checked(axes, message):
+    kind = ENCODED.format(axes)
+    text = f"mesh.mesh @m(shape = 2x4)\nfunc.func @f(%x: {kind}) -> {kind} {{\n  return %x : {kind}\n}}"
+    (error,) = mlir.verify(text)
+    assert message in error.message
+    assert error.line == 2
+
+
+def test_shardings_in_types_are_not_ignored():
+    kind = ENCODED.format("[[0]]")
+    header = "mesh.mesh @m(shape = 2x4)\nfunc.func @f"
+    argument = f"{header}(%x: {kind}) -> {kind} {{\n  return %x : {kind}\n}}"
+    inside = f"{header}() -> {kind} {{\n  %x = tensor.empty() : {kind}\n  return %x : {kind}\n}}"
+    for text, line in ((argument, 2), (inside, 3)):
+        assert mlir.verify(text) == []
+        with pytest.raises(MLIRError, match=r"has an encoding, which is not read\. Annotate the value") as caught:
+            _ = mlir.loads(text)["f"].program
+        assert caught.value.line == line

@@ -169,6 +169,18 @@ class ScatterAxis(CustomDirective):
 
 
 @irdl_custom_directive
+class Visibility(CustomDirective):
+    """The visibility of a mesh, such as "private", which means nothing here."""
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        """A string, or nothing."""
+        parser.parse_optional_str_literal()
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        """Nothing."""
+
+
+@irdl_custom_directive
 class OptionalDevice(DynamicIndexList):
     """The source of a recv: one that is left out is no list, where `source = []` is a list of no coordinates."""
 
@@ -233,7 +245,7 @@ class _Maker:
             "name": f"{self.dialect}.{word(name, self.dialect)}",
             **spelled,
             **({"assembly_format": text} if text else {}),
-            "custom_directives": (DynamicIndexList, DimensionList, ScatterAxis, OptionalDevice),
+            "custom_directives": (DynamicIndexList, DimensionList, ScatterAxis, OptionalDevice, Visibility),
         }
         return irdl_op_definition(type(f"{name.title().replace('_', '')}Op", (base,), members))
 
@@ -317,7 +329,7 @@ class _Maker:
         return [
             self.op(
                 "mesh",
-                "$sym_name `(` `shape` `=` custom<DimensionList>($shape) `)` attr-dict",
+                "custom<Visibility>() $sym_name `(` `shape` `=` custom<DimensionList>($shape) `)` attr-dict",
                 sym_name=prop_def(b.SymbolNameConstraint()),
                 shape=prop_def(INTEGERS),
                 traits=traits_def(SymbolOpInterface()),

@@ -18,7 +18,15 @@ from shardwright.mlir.fields import field, integers, mesh_name, short_name
 from shardwright.mlir.parsing import Source
 from shardwright.mlir.reading import Reader
 from shardwright.mlir.text import with_default_offsets
-from shardwright.mlir.types import dtype_of, element_of, is_sharding, sizes_of, tensor_name
+from shardwright.mlir.types import (
+    dtype_of,
+    element_of,
+    encoding_of,
+    is_sharding,
+    sizes_of,
+    tensor_name,
+    unread_encoding,
+)
 from shardwright.plan import LocalShapes
 from shardwright.program import Explanation, Program, Type, code_of, current_trace, explained, layout, lower, trace
 from shardwright.sharding import Layout, Sharding
@@ -151,6 +159,8 @@ class Function:
         result = []
         for kind in self._op.properties["function_type"].inputs:
             dtype = dtype_of(element_of(kind))
+            if encoding_of(kind) is not None:
+                raise self._module.source.error(unread_encoding(kind), self._op)
             if dtype is None:
                 raise self._module.source.error(
                     f"Arguments of type {kind} are not supported. Use tensors and numbers.", self._op

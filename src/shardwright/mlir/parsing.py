@@ -23,6 +23,7 @@ from shardwright.mlir.named import ARITH, LINALG, MATH, TENSOR, TOSA, TOSA_TYPES
 
 MOST_CHARACTERS = 64 * 2**20
 LENIENT = ("tensor.expand_shape", "tensor.collapse_shape")  # xDSL refuses those to and from no dims, which are valid
+CARRIERS = ("builtin.module", "func.func")  # of attributes that do not change what is computed
 MOST_ELEMENTS = 2**24  # of a constant
 MOST_DIMS = 64
 MOST_BITS = 2**24  # of an integer type
@@ -117,6 +118,9 @@ class Source:
     def checked(self, module: builtin.ModuleOp) -> Iterator[MLIRError]:
         """What the definitions of operations refuse: operands, attributes, types."""
         for op in module.walk():
+            for name, attribute in op.attributes.items():
+                if "." not in name and op.name not in CARRIERS and isinstance(attribute, builtin.UnregisteredAttr):
+                    yield self.error(f"'{op.name}' op has the attribute '{name}', which is not read. Remove it.", op)
             if op.name in LENIENT:
                 continue
             try:
@@ -255,9 +259,20 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
+class _Context(Context):
+    """Knows the dialects that are read; attributes of others, which modules and functions may carry, are kept as text."""
+
+    def get_optional_attr(self, name: str) -> Any:
+        """The class of an attribute; None if a dialect that is read has no such attribute."""
+        found = super().get_optional_attr(name)
+        if found is not None or self.get_optional_dialect(name.partition(".")[0]) is not None:
+            return found
+        return builtin.UnregisteredAttr.with_name_and_type(name, False)
+
+
 @cache
 def _context() -> Context:
-    context = Context()
+    context = _Context()
     plain = [builtin.Builtin, func.Func, scf.Scf, *DIALECTS.values()]
     more: list[tuple[Dialect, list[Any], list[Any]]] = [(dialect, [], []) for dialect in plain]
     more += [

@@ -39,7 +39,7 @@ from shardwright.mlir.parsing import Source
 from shardwright.mlir.shaping import Shaping, constant
 from shardwright.mlir.structured import Structured
 from shardwright.mlir.text import with_default_offsets
-from shardwright.mlir.types import dtype_of, element_of, sizes_of, tensor_name
+from shardwright.mlir.types import dtype_of, element_of, encoding_of, sizes_of, tensor_name, unread_encoding
 from shardwright.mlir.values import GlobalView, LocalView, Value, View
 from shardwright.program import Node, chosen
 from shardwright.sharding import Sharding
@@ -118,6 +118,8 @@ class Reader:
 
     def _check_type(self, op: Operation, result: SSAValue, value: Any) -> None:
         """What was computed is what the text declares."""
+        if encoding_of(result.type) is not None:
+            raise self.source.error(unread_encoding(result.type), op)
         dtype = dtype_of(element_of(result.type))
         if dtype is None or isinstance(value, Sharding):
             return

@@ -8,6 +8,7 @@ all_to_all.
 
 import math
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from xdsl.dialects import builtin as b
@@ -31,6 +32,7 @@ from shardwright.mlir.fields import (
     short_name,
 )
 from shardwright.mlir.parsing import Source
+from shardwright.mlir.types import encoding_of
 
 MOST_DEVICES = 2**20
 Shape = tuple[int, ...]
@@ -54,9 +56,17 @@ def problems(source: Source, module: b.ModuleOp) -> Iterator[MLIRError]:
     yield from _undefined(source, module)
     for op in module.walk():
         name = short_name(op)
-        if name:
-            for message in _Check(op, meshes).messages(name):
-                yield source.error(message, op)
+        messages = chain(_encodings(op, meshes), _Check(op, meshes).messages(name) if name else ())
+        yield from (source.error(message, op) for message in messages)
+
+
+def _encodings(op: Operation, meshes: dict[str, Shape]) -> Messages:
+    """What is wrong with shardings in the types of an operation's results and of its regions' arguments."""
+    arguments = (arg for region in op.regions for block in region.blocks for arg in block.args)
+    for value in (*op.results, *arguments):
+        encoding = encoding_of(value.type)
+        if encoding is not None and encoding.name in ("mesh.shard", "shard.shard"):
+            yield from _Check(op, meshes)._sharding_attribute(encoding, value)
 
 
 def _undefined(source: Source, op: Operation, known: set[SSAValue] | None = None) -> Iterator[MLIRError]:
