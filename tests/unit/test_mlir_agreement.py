@@ -419,3 +419,28 @@ def test_shardings_in_types_are_not_ignored():
         with pytest.raises(MLIRError, match=r"has an encoding, which is not read\. Annotate the value") as caught:
             _ = mlir.loads(text)["f"].program
         assert caught.value.line == line
+
+
+@pytest.mark.parametrize(
+    "place", ["#somewhere", "unknown", '"a)b.mlir":1:2', 'callsite("f"(#somewhere) at fused<"(">["a", #other])']
+)
+def test_locations_are_passed_over(place):
+    text = f"""shard.grid @g(shape = 2) loc({place})
+func.func @f(%x: tensor<1xf32> loc({place})) -> tensor<2xf32> {{
+  %y = shard.all_gather %x on @g grid_axes = [0] gather_axis = 0 : tensor<1xf32> -> tensor<2xf32> loc({place})
+  return %y : tensor<2xf32> loc({place})
+}} loc({place})
+#other = loc("other.py":3:4)
+#somewhere = loc("m"(#other))
+"""
+    assert mlir.verify(text) == []
+    wrong = text.replace("gather_axis = 0", "gather_axis = 1")
+    (error,) = mlir.verify(wrong)
+    assert (error.line, error.column) == (3, 8)
+
+
+@pytest.mark.parametrize("place", ["loc", "loc(", "loc(()", "loc)"])
+def test_a_location_that_is_not_closed_has_a_place(place):
+    (error,) = mlir.verify(f"shard.grid @g(shape = 2) {place}")
+    assert "Expected a location in brackets" in error.message
+    assert error.line == 1

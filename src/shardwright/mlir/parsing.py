@@ -35,6 +35,7 @@ _WIDTHS = re.compile(r"(?:(?<![\w.%@#$])|(?<=[\d?]x))[su]?i(\d{8,20})", re.ASCII
 _UNKNOWN = re.compile(r"(?:Operation|type|attribute) (\S+) is not registered")
 _SYMBOL = re.compile(r"@[a-zA-Z_][\w$.]*(?![\w$.:])", re.ASCII)
 _TENSOR = re.compile(r"tensor<[0-9x?]*[a-z]+[0-9]*>")
+_BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"|[()]')
 _RESULTS = re.compile(r"\s*(?:%[\w$.-]+(?::\d+)?(?:\s*,\s*%[\w$.-]+(?::\d+)?)*\s*=\s*)?")
 
 
@@ -225,6 +226,20 @@ class _Locating(Parser):
         else:
             self._resume_from(simple.end())
         return self._symbols[simple.group()]
+
+    def parse_optional_location(self) -> Any:
+        """A location, which is passed over: it may name aliases that the end of the file defines."""
+        if not self.parse_optional_characters("loc"):
+            return None
+        start, depth = self._current_token.span.start, 0
+        for token in _BRACKETS.finditer(self._text, start):
+            depth += {"(": 1, ")": -1}.get(token.group(), 0)
+            if depth < 1:
+                break
+        if self._text[start : start + 1] != "(" or depth:
+            self.raise_error("Expected a location in brackets, such as (unknown)")
+        self._resume_from(token.end())
+        return builtin.UnknownLoc()
 
     def _parse_tensor_literal_element(self) -> Any:
         """An element of a constant; xDSL takes the bits of a float, 0x7F800000, for an integer."""
