@@ -67,6 +67,15 @@ def test_a_known_size_may_be_left_open(operation, before, after, spelled):
     assert mlir.verify(spelled(declaring(operation, before, after))) == []
 
 
+@SPELLINGS
+@pytest.mark.parametrize(
+    "operation", ["all_slice %x on @m mesh_axes = [0] slice_axis = 0", "all_reduce %x on @m mesh_axes = [0]"]
+)
+def test_a_mesh_without_devices_is_one_error(operation, spelled):
+    (error,) = mlir.verify(spelled(declaring(operation, "6xf32", "6xf32").replace("3x?", "0x2")))
+    assert "has an axis of size 0" in error.message
+
+
 # -- recv --------------------------------------------------------------------------------------------------------------
 
 
@@ -444,3 +453,42 @@ def test_a_location_that_is_not_closed_has_a_place(place):
     (error,) = mlir.verify(f"shard.grid @g(shape = 2) {place}")
     assert "Expected a location in brackets" in error.message
     assert error.line == 1
+
+
+# -- lists with operands, in the generic form --------------------------------------------------------------------------
+
+OPEN = "-9223372036854775808"
+
+
+@pytest.mark.parametrize(
+    ("operation", "message"),
+    [
+        ("tensor.empty() : tensor<?xf32>", "incorrect number of dynamic sizes, has 0, expected 1"),
+        ("tensor.empty(%n, %n) : tensor<?xf32>", "incorrect number of dynamic sizes, has 2, expected 1"),
+        (
+            '"tensor.pad"(%x) <{static_low = array<i64: 0>, static_high = array<i64: OPEN>, operandSegmentSizes = '
+            "array<i32: 1, 0, 0>}> ({\n  ^bb0(%i: index):\n    tensor.yield %c : f32\n  }) : (tensor<2xf32>) -> tensor<?xf32>",
+            "1 entries of a list are operands, but there are 0",
+        ),
+        (
+            '"mesh.sharding"() <{mesh = @m, split_axes = #mesh.axisarray[[0]], static_halo_sizes = array<i64: 1, OPEN>, '
+            "operandSegmentSizes = array<i32: 0, 0>}> : () -> !mesh.sharding",
+            "1 entries of a list are operands, but there are 0",
+        ),
+    ],
+)
+def test_a_missing_operand_of_a_list_is_an_error_at_its_line(operation, message):
+    body = f"%n = arith.constant 3 : index\n  %c = arith.constant 0.0 : f32\n  %y = {operation.replace('OPEN', OPEN)}"
+    text = function(body, "tensor<2xf32>", argument="%x: tensor<2xf32>").replace("return %y", "return %x")
+    with pytest.raises(MLIRError, match=message) as caught:
+        _ = mlir.loads(text)["f"].program
+    assert (caught.value.line, caught.value.column) == (5, 8)
+
+
+def test_a_call_of_a_function_that_is_only_declared_names_it():
+    text = function(
+        "%y = func.call @g(%x) : (tensor<2xf32>) -> tensor<2xf32>", "tensor<2xf32>", argument="%x: tensor<2xf32>"
+    )
+    with pytest.raises(MLIRError, match="The function has no body") as caught:
+        _ = mlir.loads(text + "func.func private @g(tensor<2xf32>) -> tensor<2xf32>")["f"].program
+    assert caught.value.line == 6

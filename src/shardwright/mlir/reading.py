@@ -313,8 +313,9 @@ class Reader:
             raise self.source.error(
                 f"Functions call one another more than {MOST_CALLS} deep: @{name} may call itself.", op
             )
-        count = len(self.functions[name].regions[0].block.args) if self.functions[name].regions[0].blocks else 0
-        self._check_count(op, len(op.operands), count, "passes {} arguments, but the function takes {}")
+        if self.functions[name].regions[0].blocks:
+            count = len(self.functions[name].regions[0].block.args)
+            self._check_count(op, len(op.operands), count, "passes {} arguments, but the function takes {}")
         saved = dict(self.values)
         made = yield from self._function(self.functions[name], [self.values[x] for x in op.operands])
         self.values, self._depth = saved, self._depth - 1

@@ -11,7 +11,7 @@ from xdsl.ir import Operation, SSAValue
 from shardwright.errors import ShardwrightError
 from shardwright.mlir.arithmetic import amount
 from shardwright.mlir.dialects import DYNAMIC
-from shardwright.mlir.fields import integer, integers
+from shardwright.mlir.fields import integer, integers, mixed
 from shardwright.mlir.types import dtype_of, element_of, sizes_of
 from shardwright.mlir.values import Value, View
 from shardwright.ops import RowMap
@@ -118,8 +118,12 @@ class Shaping:
 
     def _sizes(self, op: Operation, dynamic: Sequence[Value]) -> tuple[int, ...]:
         """The sizes of a result, `?` from operands."""
-        given = iter(dynamic)
-        return tuple(_number(next(given), "size") if n == DYNAMIC else n for n in sizes_of(op.results[0].type))
+        sizes, given = sizes_of(op.results[0].type), iter(dynamic)
+        if len(dynamic) != sizes.count(DYNAMIC):
+            raise ShardwrightError(
+                f"incorrect number of dynamic sizes, has {len(dynamic)}, expected {sizes.count(DYNAMIC)}. Give one a `?`."
+            )
+        return tuple(_number(next(given), "size") if n == DYNAMIC else n for n in sizes)
 
     def _tensor_empty(self, op: Operation, *dynamic: Value) -> Value:
         dtype = dtype_of(element_of(op.results[0].type))
@@ -186,11 +190,10 @@ class Shaping:
         return inserted(self.view, element, into, starts, ones, ones)
 
     def _tensor_pad(self, op: Operation, value: Value, *dynamic: Value) -> Value:
-        given = iter(dynamic)
-        low, high = (
-            [_number(next(given), "padding") if n == DYNAMIC else n for n in integers(op.properties[f"static_{end}"])]
-            for end in ("low", "high")
-        )
+        ends = op.properties["static_low"], op.properties["static_high"]
+        below = mixed(ends[0], dynamic)
+        above = mixed(ends[1], dynamic[integers(ends[0]).count(DYNAMIC) :])
+        low, high = ([x if isinstance(x, int) else _number(x, "padding") for x in each] for each in (below, above))
         if min((*low, *high), default=0) < 0:
             raise ShardwrightError(f"The padding is low {low} and high {high}; it must not be negative.")
         (last,) = (inner for inner in op.regions[0].block.ops if inner.name == "tensor.yield")

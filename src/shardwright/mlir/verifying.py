@@ -47,7 +47,7 @@ def problems(source: Source, module: b.ModuleOp) -> Iterator[MLIRError]:
             name = op.properties["sym_name"].data  # type: ignore[attr-defined]
             if name in meshes:
                 yield source.error(f"redefinition of symbol named '{name}'. Give every mesh another name.", op)
-            meshes[name] = integers(op.properties["shape"])
+            meshes[name] = tuple(n or 1 for n in integers(op.properties["shape"]))  # a size of 0 is an error of its own
     for op in module.walk():
         if short_name(op) == "mesh" and not isinstance(op.parent_op(), b.ModuleOp):
             yield source.error(
@@ -57,7 +57,10 @@ def problems(source: Source, module: b.ModuleOp) -> Iterator[MLIRError]:
     for op in module.walk():
         name = short_name(op)
         messages = chain(_encodings(op, meshes), _Check(op, meshes).messages(name) if name else ())
-        yield from (source.error(message, op) for message in messages)
+        try:
+            yield from (source.error(message, op) for message in messages)
+        except ShardwrightError as error:
+            yield source.error(str(error), op)
 
 
 def _encodings(op: Operation, meshes: dict[str, Shape]) -> Messages:
@@ -145,14 +148,12 @@ class _Check:
         if len(set(given)) < len(given):
             yield f"{self.mesh.title()} axes contains duplicate elements. {list(given)} must name every axis once."
 
-    def _results(self, given: tuple[int, ...]) -> Messages:
+    def _mesh_shape(self) -> Messages:
+        given = axes(self.op, "axes")
         yield from self._axes_exist(given)
         expected = len(given) or len(self.shape)
         if len(self.op.results) != expected:
             yield f"Unexpected number of results {len(self.op.results)}. Expected {expected}, one an axis."
-
-    def _mesh_shape(self) -> Messages:
-        yield from self._results(axes(self.op, "axes"))
 
     _process_multi_index = _mesh_shape
 
@@ -309,20 +310,19 @@ class _Check:
             yield from self._expect(sizes)
         yield from self._same_element_type()
 
-    def _broadcast(self) -> Messages:
-        yield from self._device("root")
+    def _passed(self, device: str) -> Messages:
+        yield from self._device(device)
         yield from self._same_shape()
         yield from self._same_element_type()
+
+    def _broadcast(self) -> Messages:
+        return self._passed("root")
 
     def _send(self) -> Messages:
-        yield from self._device("destination")
-        yield from self._same_shape()
-        yield from self._same_element_type()
+        return self._passed("destination")
 
     def _recv(self) -> Messages:
-        yield from self._device("source")
-        yield from self._same_shape()
-        yield from self._same_element_type()
+        return self._passed("source")
 
     def _shift(self) -> Messages:
         axis = integer(field(self.op, "shift_axis"))
