@@ -326,19 +326,20 @@ class _Maker:
         """The mesh itself, and questions about it."""
         axes: dict[str, Any] = {"axes": prop_def(AXES, default_value=_axes_default())}
         mesh: dict[str, Any] = {"mesh": prop_def(b.FlatSymbolRefAttr)}
+        of_18 = ["cluster"] if self.dialect == MESH else []  # LLVM 18 has these names
         return [
-            self.op(
-                "mesh",
+            *(self.op(
+                name,
                 "custom<Visibility>() $sym_name `(` `shape` `=` custom<DimensionList>($shape) `)` attr-dict",
                 sym_name=prop_def(b.SymbolNameConstraint()),
                 shape=prop_def(INTEGERS),
                 traits=traits_def(SymbolOpInterface()),
-            ),
-            self.op(
-                "mesh_shape",
+            ) for name in ("mesh", *of_18)),
+            *(self.op(
+                f"{name}_shape",
                 "$MESH (`axes` `=` $axes^)? attr-dict `:` type($indices)",
                 **mesh, **axes, indices=var_result_def(b.IndexType()),
-            ),
+            ) for name in ("mesh", *of_18)),
             self.op(
                 "process_multi_index",
                 "`on` $MESH (`axes` `=` $axes^)? attr-dict `:` type($indices)",

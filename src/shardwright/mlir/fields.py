@@ -21,7 +21,8 @@ def short_name(op: Operation) -> str:
     dialect, _, name = op.name.partition(".")
     if dialect not in (MESH, SHARD):
         return ""
-    return {"grid": "mesh", "grid_shape": "mesh_shape"}.get(name, name) if dialect == SHARD else name
+    other = "grid" if dialect == SHARD else "cluster"  # LLVM 18 names meshes clusters
+    return {other: "mesh", f"{other}_shape": "mesh_shape"}.get(name, name)
 
 
 def field(op: Operation, name: str) -> Any:
