@@ -180,6 +180,13 @@ def matmuls() -> list[tuple[str, float, float]]:
         dist.all_reduce(made)
         return made
 
+    def kept() -> torch.Tensor:
+        """What an eager product and its sum are: both can be read."""
+        made = a_columns @ b_rows
+        total = made.clone()
+        dist.all_reduce(total)
+        return total
+
     def scattered() -> torch.Tensor:
         made = torch.empty(4, block, size)
         dist.all_to_all_single(made, (a_columns @ b_rows).reshape(4, block, size))
@@ -189,6 +196,7 @@ def matmuls() -> list[tuple[str, float, float]]:
     cases = [
         ("rows", lambda: rows @ whole, lambda: a_rows @ b),
         ("inner dim, all_reduce", lambda: (columns @ inner).reshard(P()), all_reduced),
+        ("inner dim, all_reduce, the product kept", lambda: (columns @ inner).reshard(P()), kept),
         ("inner dim, all_reduce in sjit", lambda: step(columns, inner), all_reduced),
         ("inner dim, reduce_scatter", lambda: (columns @ inner).reshard(P("x")), scattered),
     ]

@@ -1,6 +1,7 @@
 """The commands on files of MLIR: `shardwright run`, and `shardwright mlir verify`, `partition` and `convert`."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import shardwright as sw
 from shardwright.arrays import PerDevice
 from shardwright.errors import MLIRError
+from shardwright.sharding import Sharding
 
 
 def add_commands(commands: Any) -> None:
@@ -87,6 +89,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _partition(arguments: argparse.Namespace) -> int:
     functions = _functions(arguments)
+    _note_shardings(arguments.file, functions)
     dialect = sw.mlir.dialect_of(_text(arguments.file))
     print(sw.mlir.dumps({name: f.program for name, f in functions.items()}, dialect, "local"), end="")
     return 0
@@ -94,8 +97,16 @@ def _partition(arguments: argparse.Namespace) -> int:
 
 def _convert(arguments: argparse.Namespace) -> int:
     functions = _functions(arguments)
+    _note_shardings(arguments.file, functions)
     print(sw.mlir.dumps({name: f.program for name, f in functions.items()}, arguments.to), end="")
     return 0
+
+
+def _note_shardings(file: str, functions: dict[str, Any]) -> None:
+    """Say which results the text leaves out: programs compute tensors, no shardings."""
+    for name, function in functions.items():
+        for at in getattr(function, "sharding_results", ()):  # StableHLO has none
+            print(f"{file}: result {at} of @{name} is a sharding, which the text leaves out.", file=sys.stderr)
 
 
 # -- run --------------------------------------------------------------------------------------------------------------------
@@ -160,4 +171,6 @@ def _ramp(function: Any, shape: Sequence[int], dtype: Any) -> Any:
 
 
 def _host(result: Any) -> Any:
+    if isinstance(result, Sharding):
+        return np.asarray(str(result))
     return np.stack(result.values()) if isinstance(result, PerDevice) else np.asarray(result)

@@ -120,9 +120,9 @@ def test_a_text_that_ends_in_a_function_says_where():
 
 
 OPEN = """mesh.mesh @m(shape = 2x?)
-func.func @f(%x: tensor<2xf32>) -> tensor<6xf32> {
-  %y = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<6xf32>
-  return %y : tensor<6xf32>
+func.func @f(%x: tensor<2xf32>) -> tensor<?xf32> {
+  %y = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<?xf32>
+  return %y : tensor<?xf32>
 }
 """
 

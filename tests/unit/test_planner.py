@@ -286,7 +286,10 @@ def test_a_program_whose_inputs_take_half_of_the_memory_is_not_partitioned_to_kn
 
 
 def test_nothing_fits():
-    with pytest.raises(PlanError, match=r"No plan fits 1 MB a device: the least found holds [\d.]+ MB") as caught:
+    with pytest.raises(
+        PlanError,
+        match=r"No plan fits 1 MB a device: inputs alone take [\d.]+ MB at least, and the least found holds [\d.]+ MB",
+    ) as caught:
         sw.auto(mlp, MESH, X, weights(), memory=1e6)
     assert "p/layers/2/up 2.1 MB" in str(caught.value)
     assert "Use more devices" in str(caught.value)

@@ -120,7 +120,7 @@ def test_a_certificate_with_a_negative_price_of_memory_is_rejected(plan):
     """It would prove that plans which hold less than the budget take longer than they do."""
     certificate, solver = plan.certificate, Solver(plan.found.model)
     price, budget = -1e-11, 1e9
-    result = solver._prepared([0] * len(plan.found.model.held))(price, price)
+    result = solver._solved(price, price)
     tables = {step.table: solver.tables.values[step.table] for step in result.steps}
     bound = result.bound * certificate.unit - price * budget
     assert bound > plan.time
@@ -190,7 +190,7 @@ def test_a_certificate_with_other_dead_ends_is_rejected(monkeypatch):
         rejects(certificate, steps=[*steps[: at + 1], step, *steps[at + 1 :]])
 
 
-@pytest.mark.parametrize("memory", [74e3, 75e3, 80e3, 90e3, 110e3])  # the smallest shards of all inputs take 73.7 kB
+@pytest.mark.parametrize("memory", [74e3, 75e3, 80e3, 90e3, 110e3])
 def test_wide_programs_are_planned_within_memory(monkeypatch, memory):
     for plan in (crossed_plan(memory=memory), wide_plan(monkeypatch, memory=memory)):
         assert plan.found.solution.held <= plan.budget <= memory
@@ -199,10 +199,19 @@ def test_wide_programs_are_planned_within_memory(monkeypatch, memory):
         assert plan.certificate.check()
 
 
-def test_what_least_found_holds_is_more_than_the_limit(monkeypatch):
+def test_what_the_least_found_holds_is_more_than_the_limit_and_can_be_had(monkeypatch):
     for make in (crossed_plan, partial(wide_plan, monkeypatch)):
-        with pytest.raises(PlanError, match=r"No plan fits 73 kB a device: the least found holds 73\.7 kB"):
-            make(memory=73e3)
+        with pytest.raises(PlanError, match="No plan fits 1 kB a device: inputs alone take") as caught:
+            make(memory=1e3)
+        least = caught.value.least
+        assert least > 1e3
+        plan = make(memory=least)
+        assert plan.memory <= least
+        assert plan.bound <= plan.time == pytest.approx(plan.explain().time, rel=1e-9)
+        assert plan.certificate.check()
+        with pytest.raises(PlanError, match="No plan fits") as caught:
+            make(memory=least - 1)
+        assert caught.value.least == least
 
 
 def test_prices_of_memory_leave_no_tables_behind(monkeypatch):

@@ -394,3 +394,75 @@ def test_a_model_without_a_mesh_says_what_it_needs(perceptron):
         model(model.parameters, x)
     with EVEN:
         assert model(model.parameters, x).shape == (5, 6)
+
+
+# -- operations that torch takes apart ----------------------------------------------------------------------------------
+
+
+class Called(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+def distances(x, y):
+    return torch.nn.functional.cosine_similarity(x, y), torch.nn.functional.huber_loss(x, y)
+
+
+TAKEN_APART = {
+    "lstm": (torch.nn.LSTM(6, 8, batch_first=True), (4, 5, 6)),
+    "gru": (torch.nn.GRU(6, 8, num_layers=2, batch_first=True), (4, 5, 6)),
+    "unfold": (torch.nn.Unfold(2), (4, 3, 4, 5)),
+    "fold": (torch.nn.Fold((4, 6), 2, stride=2), (4, 12, 6)),
+    "weight_norm": (torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(6, 8)), (4, 6)),
+    "rot90": (Called(torch.rot90), (4, 6)),
+    "distances": (Called(distances), (4, 6), (4, 6)),
+    "bce": (Called(lambda x, y: torch.nn.functional.binary_cross_entropy_with_logits(x, y.sigmoid())), (4, 6), (4, 6)),
+    "nan_to_num": (Called(lambda x: torch.nan_to_num(torch.where(x > 0, torch.nan, x), 0.5)), (4, 6)),
+}
+
+
+@pytest.mark.parametrize("mesh", [MESHES[0], MESHES[3]], ids=str)
+@pytest.mark.parametrize("name", TAKEN_APART)
+def test_operations_without_a_row_are_taken_apart_by_torch(name, mesh):
+    module, *shapes = TAKEN_APART[name]
+    rng = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(shape, generator=rng) for shape in shapes]
+    spec = P("dp", "tp") if mesh.sizes["dp"] > 1 else P("tp")
+    made = sw.torch.load(module, *inputs).sjit(mesh, None, inputs=spec)(*inputs)
+    expected = module(*inputs)
+    leaves = torch.utils._pytree.tree_leaves
+    for got, want in zip(leaves(made), leaves(expected), strict=True):
+        assert_close(got, want)
+
+
+class Turned(torch.nn.Module):
+    def forward(self, x):
+        sizes = torch.linalg.det(x)
+        return torch.rot90(sizes[:, None])
+
+
+def test_what_torch_takes_apart_in_vain_is_named_as_the_model_has_it():
+    with pytest.raises(ModelError) as caught:
+        sw.torch.load(Turned(), torch.ones(2, 4, 4))
+    assert "Turned uses 1 operation that can't be imported:\n  aten.linalg_det.default: first in" in str(caught.value)
+
+
+def test_a_training_step_takes_apart_what_has_no_row():
+    def step(model, parameters, x, y):
+        def loss(p):
+            return torch.nn.functional.huber_loss(model(p, x), y)
+
+        return torch.func.grad_and_value(loss)(parameters)
+
+    module, x, y = torch.nn.Linear(6, 4), torch.linspace(-2, 2, 24).reshape(4, 6), torch.ones(4, 4)
+    with torch.enable_grad():
+        trained = sw.torch.load_step(step, module, x, y=y)
+        expected = step(lambda p, x: torch.func.functional_call(module, p, (x,)), dict(module.named_parameters()), x, y)
+    grads, loss = trained.sjit(EVEN, None, inputs=P("dp"))(x, y=y)
+    assert_close(loss, expected[1])
+    for name, grad in expected[0].items():
+        assert_close(grads[name], grad)

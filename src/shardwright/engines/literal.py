@@ -16,17 +16,14 @@ from numpy.typing import NDArray
 
 from shardwright.collectives import (
     Collective,
-    Recv,
     ReduceScatter,
-    Scatter,
-    Send,
     UpdateHalo,
 )
 from shardwright.collectives import Reduce as CollectiveReduce
 from shardwright.engines.compiled import scanned
 from shardwright.engines.deciding import choose, repeat
 from shardwright.engines.lanes import Lanes, stack, tensors
-from shardwright.engines.mailbox import Mailbox, received
+from shardwright.engines.mailbox import Mailbox, step_of
 from shardwright.engines.parts import apart, cut, join
 from shardwright.engines.views import LaneViews, Shards
 from shardwright.errors import EngineError
@@ -41,7 +38,6 @@ from shardwright.plan import (
     Fused,
     Instruction,
     Local,
-    LocalShapes,
     LocalStep,
     Move,
     OperationPlan,
@@ -356,21 +352,11 @@ class Literal(LaneViews):
 
     def run(self, collective: Collective, lanes: Lanes) -> Lanes:
         """A collective on a tensor per device, message by message."""
-        mesh, parts = lanes.mesh, tensors(lanes)
-        if isinstance(collective, Send | Recv):
-            bound: Any = collective.bind(mesh, parts[0].shape, lanes.data.dtype)
-            if isinstance(bound, Send):
-                self._mailbox.send(mesh, bound, lanes)
-                return lanes
-            sent, collective = received(self._mailbox, bound, lanes)
-            parts = tensors(sent)
-        else:
-            self.check_sends(mesh, f"before {collective.name}")
-        step = LocalStep(
-            _bound(collective, lanes), LocalShapes.of(mesh, [part.shape for part in parts]), parts[0].dtype
-        )
-        step.check()
-        return stack(mesh, self._around(step, parts) if step.reduces else self._passed(step, parts))
+        step, lanes = step_of(self._mailbox, collective, lanes)
+        if step is None:
+            return lanes
+        parts = tensors(lanes)
+        return stack(lanes.mesh, self._around(step, parts) if step.reduces else self._passed(step, parts))
 
     def _passed(self, step: LocalStep, parts: Sequence[Array]) -> list[Array]:
         """Tensors put together from messages; zeros, or of a halo what was there, where none arrives."""
@@ -434,11 +420,3 @@ def _finished(op: str, total: Array, count: int, dtype: "np.dtype[Any]") -> Arra
     """A reduction's result from what came of the last hop."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(total / np.int64(count) if op == "average" else total).astype(dtype)
-
-
-def _bound(collective: Collective, lanes: Lanes) -> Collective:
-    """The collective fitted to the tensors; of a scatter only the root's counts, which the step checks."""
-    mesh, dtype = lanes.mesh, lanes.data.dtype
-    for shape in lanes.shapes():
-        bound = collective.bind(mesh, shape, dtype, uneven=isinstance(collective, Scatter))
-    return bound

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.collectives import Permute, Recv, Send, is_per_device
+from shardwright.collectives import Collective, Permute, Recv, Scatter, Send, is_per_device
 from shardwright.errors import CollectiveError
 from shardwright.mesh import Mesh
 from shardwright.plan import LocalStep
@@ -120,3 +120,22 @@ def received(mailbox: Mailbox, recv: Recv, expected: Any) -> tuple[Any, Permute]
     sent, transfer = mailbox.match(expected.mesh, recv)
     LocalStep(transfer, sent.local_shapes, sent.dtype).check_ends(expected.local_shapes, expected.dtype)
     return sent, transfer
+
+
+def step_of(mailbox: Mailbox, collective: Collective, view: Any) -> tuple[LocalStep | None, Any]:
+    """The step that a collective on a tensor per device is, and the tensors that it takes: of a recv those that were sent. A
+    send waits for its recv, and is no step."""
+    mesh = view.mesh
+    if isinstance(collective, Send | Recv):
+        bound: Any = collective.bind(mesh, view.local_shapes.shapes[0], view.dtype)
+        if isinstance(bound, Send):
+            mailbox.send(mesh, bound, view)
+            return None, view
+        view, collective = received(mailbox, bound, view)
+    else:
+        mailbox.check(mesh, f"before {collective.name}")
+    for shape in dict.fromkeys(view.local_shapes.shapes):
+        bound = collective.bind(mesh, shape, view.dtype, uneven=isinstance(collective, Scatter))
+    step = LocalStep(bound, view.local_shapes, view.dtype)
+    step.check()
+    return step, view

@@ -3,6 +3,7 @@
 `loads` reads a file and gives its functions, `verify` lists what is wrong with one, `dumps` writes a program.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,10 +47,17 @@ def dumps(program: Program | Mapping[str, Program], dialect: str = "shard", view
     """
     programs = {"main": program} if isinstance(program, Program) else dict(program)
     parts = [written(each, dialect, view, name) for name, each in programs.items()]
-    headers = list(dict.fromkeys(header for header, _ in parts))
-    if len(headers) > 1:
-        raise MLIRError(f"The programs run on different meshes, {' and '.join(headers)}. Write one text for each.")
-    return "\n".join([*headers, *(text for _, text in parts), ""])
+    headers = list(
+        dict.fromkeys(header for header, _ in parts)
+    )  # each names its mesh @grid0, the next of them @grid1, …
+    numbered = [_numbered(header, number) for number, header in enumerate(headers)]
+    texts = [_numbered(text, headers.index(header)) for header, text in parts]
+    return "\n".join([*numbered, *texts, ""])
+
+
+def _numbered(text: str, number: int) -> str:
+    """A text in which the mesh has another number."""
+    return re.sub(r"@(grid|mesh)0\b", rf"@\g<1>{number}", text) if number else text
 
 
 def loads(

@@ -1,16 +1,17 @@
 """Element-wise operations of arith, math and tosa, each by operations of the table."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from xdsl.ir import Operation
 
+from shardwright.errors import ShardwrightError
 from shardwright.mlir.fields import integer
 from shardwright.mlir.named import PREDICATES
 from shardwright.mlir.types import dtype_of, element_of
 from shardwright.mlir.values import Value, View
-from shardwright.xla import splat
+from shardwright.xla import is_known, splat
 
 Rule = Callable[..., Value]  # of the view, the operation and its operands' values
 
@@ -228,12 +229,46 @@ def _ipow(view: View, op: Operation, a: Value, b: Value) -> Value:
     return view.row("pow", a, view.cast(b, a.dtype))
 
 
+# -- tosa -------------------------------------------------------------------------------------------------------------
+
+
+def amount(view: View, op: Operation, name: str, values: Sequence[Value], dtype: Any, rank: int) -> Value | None:
+    """A shift or zero point: an attribute, or in later versions an operand with one element; None if it is 0."""
+    attribute = {**op.attributes, **op.properties}.get(name)
+    value = values[0] if values else None if attribute is None else np.asarray(integer(attribute))
+    if value is None or (is_known(value) and not value.any()):
+        return None
+    if np.dtype(dtype).kind not in "iu":
+        if is_known(value):
+            raise ShardwrightError(f"{name} is {value.ravel()[0]}, but elements are not integers. It must be 0.")
+        return None  # by definition it is 0
+    return view.cast(view.reshaped(value, (1,) * rank), np.dtype(np.int64))
+
+
 def _mul(view: View, op: Operation, a: Value, b: Value, *shift: Value) -> Value:
-    return view.row("multiply", a, b)
+    """A product; with a shift of half its bits and more, rounded."""
+    dtype = _result_dtype(op)
+    by = amount(view, op, "shift", shift, dtype, len(a.shape))
+    wide = dtype if by is None else np.dtype(np.int64)
+    made = view.row("multiply", view.cast(a, wide), view.cast(b, wide))
+    if by is None:
+        return made
+    half = view.row("bitwise_right_shift", view.row("bitwise_left_shift", _like(by, 1), by), _like(by, 1))
+    return view.cast(view.row("bitwise_right_shift", view.row("add", made, half), by), dtype)
 
 
 def _negate(view: View, op: Operation, a: Value, *zero_points: Value) -> Value:
-    return view.row("negative", a)
+    """With zero points that of the input and of the output less the element, as near as its type has it."""
+    names = ("input1_zp", zero_points[:1]), ("output_zp", zero_points[1:])
+    total = [amount(view, op, name, values, a.dtype, len(a.shape)) for name, values in names]
+    points = [point for point in total if point is not None]
+    if not points:
+        return view.row("negative", a)
+    limits = np.iinfo(a.dtype)
+    made = view.row("negative", view.cast(a, np.dtype(np.int64)))
+    for point in points:
+        made = view.row("add", made, point)
+    return view.cast(_clampf(view, op, made, _like(made, limits.min), _like(made, limits.max)), a.dtype)
 
 
 def _named(dialect: str, names: str, rule: Callable[[str], Rule] = _row) -> dict[str, Rule]:

@@ -169,6 +169,18 @@ class ScatterAxis(CustomDirective):
 
 
 @irdl_custom_directive
+class Visibility(CustomDirective):
+    """The visibility of a mesh, such as "private", which means nothing here."""
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        """A string, or nothing."""
+        parser.parse_optional_str_literal()
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        """Nothing."""
+
+
+@irdl_custom_directive
 class OptionalIndexList(DynamicIndexList):
     """`[1, %n]`, or nothing, which is not the same as `[]`."""
 
@@ -233,7 +245,7 @@ class _Maker:
             "name": f"{self.dialect}.{word(name, self.dialect)}",
             **spelled,
             **({"assembly_format": text} if text else {}),
-            "custom_directives": (DynamicIndexList, OptionalIndexList, DimensionList, ScatterAxis),
+            "custom_directives": (DynamicIndexList, OptionalIndexList, DimensionList, ScatterAxis, Visibility),
         }
         return irdl_op_definition(type(f"{name.title().replace('_', '')}Op", (base,), members))
 
@@ -314,19 +326,20 @@ class _Maker:
         """The mesh itself, and questions about it."""
         axes: dict[str, Any] = {"axes": prop_def(AXES, default_value=_axes_default())}
         mesh: dict[str, Any] = {"mesh": prop_def(b.FlatSymbolRefAttr)}
+        of_18 = ["cluster"] if self.dialect == MESH else []  # LLVM 18 has these names
         return [
-            self.op(
-                "mesh",
-                "$sym_name `(` `shape` `=` custom<DimensionList>($shape) `)` attr-dict",
+            *(self.op(
+                name,
+                "custom<Visibility>() $sym_name `(` `shape` `=` custom<DimensionList>($shape) `)` attr-dict",
                 sym_name=prop_def(b.SymbolNameConstraint()),
                 shape=prop_def(INTEGERS),
                 traits=traits_def(SymbolOpInterface()),
-            ),
-            self.op(
-                "mesh_shape",
+            ) for name in ("mesh", *of_18)),
+            *(self.op(
+                f"{name}_shape",
                 "$MESH (`axes` `=` $axes^)? attr-dict `:` type($indices)",
                 **mesh, **axes, indices=var_result_def(b.IndexType()),
-            ),
+            ) for name in ("mesh", *of_18)),
             self.op(
                 "process_multi_index",
                 "`on` $MESH (`axes` `=` $axes^)? attr-dict `:` type($indices)",

@@ -5,6 +5,7 @@ from typing import Any
 from xdsl.dialects import builtin as b
 from xdsl.ir import Operation, SSAValue
 
+from shardwright.errors import ShardwrightError
 from shardwright.mlir.dialects import DYNAMIC, MESH, SHARD, word
 
 Shape = tuple[int, ...]
@@ -20,7 +21,8 @@ def short_name(op: Operation) -> str:
     dialect, _, name = op.name.partition(".")
     if dialect not in (MESH, SHARD):
         return ""
-    return {"grid": "mesh", "grid_shape": "mesh_shape"}.get(name, name) if dialect == SHARD else name
+    other = "grid" if dialect == SHARD else "cluster"  # LLVM 18 names meshes clusters
+    return {other: "mesh", f"{other}_shape": "mesh_shape"}.get(name, name)
 
 
 def field(op: Operation, name: str) -> Any:
@@ -87,5 +89,10 @@ def is_tensor(value: SSAValue) -> bool:
 
 def mixed(static: Any, dynamic: Any) -> list[Any]:
     """A list of integers and values: `[1, %n]`."""
-    values = iter(dynamic)
-    return [next(values) if n == DYNAMIC else n for n in integers(static)]
+    numbers, values = integers(static), list(dynamic)
+    if numbers.count(DYNAMIC) > len(values):
+        raise ShardwrightError(
+            f"{numbers.count(DYNAMIC)} entries of a list are operands, but there are {len(values)}. Give an operand for each."
+        )
+    given = iter(values)
+    return [next(given) if n == DYNAMIC else n for n in numbers]

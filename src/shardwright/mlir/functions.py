@@ -18,7 +18,15 @@ from shardwright.mlir.fields import field, integers, mesh_name, short_name
 from shardwright.mlir.parsing import Source
 from shardwright.mlir.reading import Reader
 from shardwright.mlir.text import with_default_offsets
-from shardwright.mlir.types import dtype_of, element_of, sizes_of, tensor_name
+from shardwright.mlir.types import (
+    dtype_of,
+    element_of,
+    encoding_of,
+    is_sharding,
+    sizes_of,
+    tensor_name,
+    unread_encoding,
+)
 from shardwright.plan import LocalShapes
 from shardwright.program import Explanation, Program, Type, code_of, current_trace, explained, layout, lower, trace
 from shardwright.sharding import Layout, Sharding
@@ -103,7 +111,8 @@ class Module:
 class Function:
     """A function of a file. In the local view it takes and gives a `PerDevice` for every tensor, in the global view arrays.
 
-    `program` and `explain()` need static shapes; with `?` in a type use `specialised`, or call it with arrays.
+    A result that is a sharding is a `Sharding`. `program` and `explain()` need static shapes; with `?` in a type use
+    `specialised`, or call it with arrays.
     """
 
     def __init__(self, module: Module, op: Any) -> None:
@@ -163,12 +172,20 @@ class Function:
         result = []
         for kind in self._op.properties["function_type"].inputs:
             dtype = dtype_of(element_of(kind))
+            if encoding_of(kind) is not None:
+                raise self._module.source.error(unread_encoding(kind), self._op)
             if dtype is None:
                 raise self._module.source.error(
                     f"Arguments of type {kind} are not supported. Use tensors and numbers.", self._op
                 )
             result.append((sizes_of(kind), dtype))
         return result
+
+    @cached_property
+    def sharding_results(self) -> tuple[int, ...]:
+        """Which results are shardings: a call returns them as `Sharding`; a program, and so its text, has none."""
+        kinds = self._op.properties["function_type"].outputs
+        return tuple(at for at, kind in enumerate(kinds) if is_sharding(kind))
 
     def _declared(self) -> Shapes:
         shapes = tuple(shape for shape, _ in self.argument_types)
@@ -205,7 +222,8 @@ class Function:
         self._check_shapes(shapes)
         if current_trace() is not None and any(getattr(x, "traces", False) for x in values):
             reader = Reader(self._module.source, self._module.parsed, self.mesh, self.is_local)
-            return _bare([reader.view.lifted(x) for x in reader.call(self._op, values)])
+            made = reader.call(self._op, values)
+            return _bare([x if isinstance(x, Sharding) else reader.view.lifted(x) for x in made])
         return self._for(shapes)(values)
 
     def _argument(self, at: int, x: Any, dtype: Any) -> Any:
@@ -246,10 +264,11 @@ class _Ready:
         reader = Reader(module.source, module.parsed, mesh, local)
 
         def flat(*values: Any) -> list[Any]:
-            made = [reader.view.lifted(x) for x in reader.call(op, values)]
+            made = reader.call(op, values)
+            self._shardings = {at: x for at, x in enumerate(made) if isinstance(x, Sharding)}
             if local:
                 reader.view.trace.mailbox.check(mesh, "by the end of the function")
-            return made
+            return [reader.view.lifted(x) for at, x in enumerate(made) if at not in self._shardings]
 
         types = [
             Type(shape, dtype, None, LocalShapes(mesh, (shape,)) if local else None)
@@ -293,9 +312,12 @@ class _Ready:
     def __call__(self, values: Sequence[Any]) -> Any:
         """Run on arguments of the kinds that this was made for."""
         made = self._run(*map(_placed, [*values, *self._constants], self._kinds))
-        return _bare(
-            [PerDevice.of(d) if out is None else Array.of(out, d) for out, d in zip(self._results, made, strict=True)]
-        )
+        results: list[Any] = [
+            PerDevice.of(d) if out is None else Array.of(out, d) for out, d in zip(self._results, made, strict=True)
+        ]
+        for at, sharding in self._shardings.items():
+            results.insert(at, sharding)
+        return _bare(results)
 
 
 def _placed(x: Any, wanted: Layout | LocalShapes) -> Any:

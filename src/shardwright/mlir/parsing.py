@@ -23,6 +23,7 @@ from shardwright.mlir.named import ARITH, LINALG, MATH, TENSOR, TOSA, TOSA_TYPES
 
 MOST_CHARACTERS = 64 * 2**20
 LENIENT = ("tensor.expand_shape", "tensor.collapse_shape")  # xDSL refuses those to and from no dims, which are valid
+CARRIERS = ("builtin.module", "func.func")  # of attributes that do not change what is computed
 MOST_ELEMENTS = 2**24  # of a constant
 MOST_DIMS = 64
 MOST_BITS = 2**24  # of an integer type
@@ -35,6 +36,7 @@ _UNKNOWN = re.compile(r"(?:Operation|type|attribute) (\S+) is not registered")
 _SYMBOL = re.compile(r"@[a-zA-Z_][\w$.]*(?![\w$.:])", re.ASCII)
 _TENSOR = re.compile(r"tensor<[0-9x?]*[a-z]+[0-9]*>")
 _BLANK = re.compile(r"(?:\s|//[^\n]*)*")
+_BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"|[()]')
 _RESULTS = re.compile(r"\s*(?:%[\w$.-]+(?::\d+)?(?:\s*,\s*%[\w$.-]+(?::\d+)?)*\s*=\s*)?")
 
 
@@ -122,6 +124,9 @@ class Source:
     def checked(self, module: builtin.ModuleOp) -> Iterator[MLIRError]:
         """What the definitions of operations refuse: operands, attributes, types."""
         for op in module.walk():
+            for name, attribute in op.attributes.items():
+                if "." not in name and op.name not in CARRIERS and isinstance(attribute, builtin.UnregisteredAttr):
+                    yield self.error(f"'{op.name}' op has the attribute '{name}', which is not read. Remove it.", op)
             if op.name in LENIENT:
                 continue
             try:
@@ -227,6 +232,20 @@ class _Locating(Parser):
             self._resume_from(simple.end())
         return self._symbols[simple.group()]
 
+    def parse_optional_location(self) -> Any:
+        """A location, which is passed over: it may name aliases that the end of the file defines."""
+        if not self.parse_optional_characters("loc"):
+            return None
+        start, depth = self._current_token.span.start, 0
+        for token in _BRACKETS.finditer(self._text, start):
+            depth += {"(": 1, ")": -1}.get(token.group(), 0)
+            if depth < 1:
+                break
+        if self._text[start : start + 1] != "(" or depth:
+            self.raise_error("Expected a location in brackets, such as (unknown)")
+        self._resume_from(token.end())
+        return builtin.UnknownLoc()
+
     def _parse_tensor_literal_element(self) -> Any:
         """An element of a constant; xDSL takes the bits of a float, 0x7F800000, for an integer."""
         made = super()._parse_tensor_literal_element()
@@ -260,9 +279,20 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
+class _Context(Context):
+    """Knows the dialects that are read; attributes of others, which modules and functions may carry, are kept as text."""
+
+    def get_optional_attr(self, name: str) -> Any:
+        """The class of an attribute; None if a dialect that is read has no such attribute."""
+        found = super().get_optional_attr(name)
+        if found is not None or self.get_optional_dialect(name.partition(".")[0]) is not None:
+            return found
+        return builtin.UnregisteredAttr.with_name_and_type(name, False)
+
+
 @cache
 def _context() -> Context:
-    context = Context()
+    context = _Context()
     plain = [builtin.Builtin, func.Func, scf.Scf, *DIALECTS.values()]
     more: list[tuple[Dialect, list[Any], list[Any]]] = [(dialect, [], []) for dialect in plain]
     more += [

@@ -39,9 +39,9 @@ from shardwright.mlir.parsing import Source
 from shardwright.mlir.shaping import Shaping, constant
 from shardwright.mlir.structured import Structured
 from shardwright.mlir.text import with_default_offsets
-from shardwright.mlir.types import dtype_of, element_of, sizes_of, tensor_name
+from shardwright.mlir.types import dtype_of, element_of, encoding_of, sizes_of, tensor_name, unread_encoding
 from shardwright.mlir.values import GlobalView, LocalView, Value, View
-from shardwright.program import chosen
+from shardwright.program import Node, chosen
 from shardwright.sharding import Sharding
 from shardwright.xla import is_known
 
@@ -62,6 +62,7 @@ class Reader:
         self.shaping = Shaping(self.view, lambda value: self.values[value])
         self.structured = _Structured(self)
         self.values: dict[SSAValue, Any] = {}  # a Value, or a Sharding
+        self._constants: dict[Node, tuple[Value, Sharding | None]] = {}  # of values that are annotated constants
         self.loops = Loops(self)
         self._walked = self._depth = 0
         self.in_step = 0  # choices around, both of whose branches are walked in step
@@ -117,6 +118,8 @@ class Reader:
 
     def _check_type(self, op: Operation, result: SSAValue, value: Any) -> None:
         """What was computed is what the text declares."""
+        if encoding_of(result.type) is not None:
+            raise self.source.error(unread_encoding(result.type), op)
         dtype = dtype_of(element_of(result.type))
         if dtype is None or isinstance(value, Sharding):
             return
@@ -157,16 +160,34 @@ class Reader:
             return self._computed(op)
 
     def _computed(self, op: Operation) -> list[Value]:
-        values = [self.values[x] for x in op.operands]
+        values = _data([self.values[x] for x in op.operands])
+        unread = next((name for name in op.attributes if op.name.startswith("tosa.") and "." not in name), None)
+        if unread is not None:
+            raise ShardwrightError(
+                f"The attribute {unread!r} of {op.name!r} is not read. Remove it if it changes nothing."
+            )
         if op.name == "arith.constant":
             return [constant(op)]
         if op.name.startswith("linalg."):
-            return self.structured.run(op, values)
+            return self._into_outputs(op, values)
         if op.name in RULES:
             return [RULES[op.name](self.view, op, *values)]
         made = self.shaping.run(op, values)
         if made is None:
             raise self.source.error(f"'{op.name}' is not supported. docs/mlir.md lists the operations that are.", op)
+        return made
+
+    def _into_outputs(self, op: Operation, values: Sequence[Value]) -> list[Value]:
+        """An operation of linalg. An output that is an annotated constant is read as the constant, so that zeros which a sum
+        begins with add nothing; its annotation is then one of the result, unless the result has its own."""
+        count = len(values) - len(op.results)
+        plain: list[tuple[Value, Sharding | None]] = [(out, None) for out in values[count:]]
+        outputs = [x if is_known(x[0]) else self._constants.get(x[0].node, x) for x in plain]
+        made = self.structured.run(op, [*values[:count], *(out for out, _ in outputs)])
+        for at, (_, sharding) in enumerate(outputs):
+            own = any(short_name(use.operation) == "shard" for use in op.results[at].uses)
+            if sharding is not None and not sharding.partial and not own:
+                made[at] = self._constrained(made[at], sharding, op)
         return made
 
     def _request(self, op: Operation, name: str) -> "Request | Value":
@@ -218,9 +239,14 @@ class Reader:
         return found
 
     def _annotated(self, op: Operation) -> Value:
-        value = self.view.lifted(self.values[op.operands[0]])
-        sharding = with_default_offsets(self.sharding_in(op), value.shape)
-        return self.view.trace.constrained(value, sharding, op.name)
+        value = self.values[op.operands[0]]
+        return self._constrained(value, with_default_offsets(self.sharding_in(op), value.shape), op)
+
+    def _constrained(self, value: Value, sharding: Sharding, op: Operation) -> Value:
+        made = self.view.trace.constrained(self.view.lifted(value), sharding, op.name)
+        if is_known(value):
+            self._constants[made.node] = value, sharding
+        return made
 
     def _sharding_of(self, op: Operation) -> Sharding:
         owner = op.operands[0].owner
@@ -287,8 +313,9 @@ class Reader:
             raise self.source.error(
                 f"Functions call one another more than {MOST_CALLS} deep: @{name} may call itself.", op
             )
-        count = len(self.functions[name].regions[0].block.args) if self.functions[name].regions[0].blocks else 0
-        self._check_count(op, len(op.operands), count, "passes {} arguments, but the function takes {}")
+        if self.functions[name].regions[0].blocks:
+            count = len(self.functions[name].regions[0].block.args)
+            self._check_count(op, len(op.operands), count, "passes {} arguments, but the function takes {}")
         saved = dict(self.values)
         made = yield from self._function(self.functions[name], [self.values[x] for x in op.operands])
         self.values, self._depth = saved, self._depth - 1
@@ -345,7 +372,7 @@ class Reader:
 
     def lifted(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Values of the program."""
-        return tuple(map(self.view.lifted, values))
+        return tuple(map(self.view.lifted, _data(values)))
 
     def _branch(self, block: Block | None) -> Walk:
         if block is None:
@@ -357,7 +384,18 @@ class Reader:
         if one is two:
             return one
         with located(self.source.line_of(op)), self.blamed(op):
+            one, two = _data([one, two])
             return self.view.row("where", self.view.broadcast_like(test, one), one, two)
+
+
+def _data(values: Sequence[Any]) -> Sequence[Value]:
+    """Values that are tensors or numbers."""
+    if any(isinstance(value, Sharding) for value in values):
+        raise ShardwrightError(
+            "A sharding is not data: it can be returned, passed to a function and used by shard and shard_shape. Choose "
+            "between annotated tensors instead."
+        )
+    return values
 
 
 _INVALID = (ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError)

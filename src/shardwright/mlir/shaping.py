@@ -9,8 +9,9 @@ from xdsl.dialects import builtin as b
 from xdsl.ir import Operation, SSAValue
 
 from shardwright.errors import ShardwrightError
+from shardwright.mlir.arithmetic import amount
 from shardwright.mlir.dialects import DYNAMIC
-from shardwright.mlir.fields import integer, integers
+from shardwright.mlir.fields import integer, integers, mixed
 from shardwright.mlir.types import dtype_of, element_of, sizes_of
 from shardwright.mlir.values import Value, View
 from shardwright.ops import RowMap
@@ -117,8 +118,12 @@ class Shaping:
 
     def _sizes(self, op: Operation, dynamic: Sequence[Value]) -> tuple[int, ...]:
         """The sizes of a result, `?` from operands."""
-        given = iter(dynamic)
-        return tuple(_number(next(given), "size") if n == DYNAMIC else n for n in sizes_of(op.results[0].type))
+        sizes, given = sizes_of(op.results[0].type), iter(dynamic)
+        if len(dynamic) != sizes.count(DYNAMIC):
+            raise ShardwrightError(
+                f"incorrect number of dynamic sizes, has {len(dynamic)}, expected {sizes.count(DYNAMIC)}. Give one a `?`."
+            )
+        return tuple(_number(next(given), "size") if n == DYNAMIC else n for n in sizes)
 
     def _tensor_empty(self, op: Operation, *dynamic: Value) -> Value:
         dtype = dtype_of(element_of(op.results[0].type))
@@ -185,11 +190,10 @@ class Shaping:
         return inserted(self.view, element, into, starts, ones, ones)
 
     def _tensor_pad(self, op: Operation, value: Value, *dynamic: Value) -> Value:
-        given = iter(dynamic)
-        low, high = (
-            [_number(next(given), "padding") if n == DYNAMIC else n for n in integers(op.properties[f"static_{end}"])]
-            for end in ("low", "high")
-        )
+        ends = op.properties["static_low"], op.properties["static_high"]
+        below = mixed(ends[0], dynamic)
+        above = mixed(ends[1], dynamic[integers(ends[0]).count(DYNAMIC) :])
+        low, high = ([x if isinstance(x, int) else _number(x, "padding") for x in each] for each in (below, above))
         if min((*low, *high), default=0) < 0:
             raise ShardwrightError(f"The padding is low {low} and high {high}; it must not be negative.")
         (last,) = (inner for inner in op.regions[0].block.ops if inner.name == "tensor.yield")
@@ -282,8 +286,17 @@ class Shaping:
     def _tosa_matmul(self, op: Operation, a: Value, b: Value, *zero_points: Value) -> Value:
         dtype = dtype_of(element_of(op.results[0].type))
         assert dtype is not None, "types are checked before operations run"
-        x, y = self.view.cast(a, dtype), self.view.cast(b, dtype)
-        return self.view.row("einsum", x, y, name="einsum", text="b m k, b k n -> b m n")
+        x, y = self._offset(op, "a_zp", a, zero_points[:1], dtype), self._offset(op, "b_zp", b, zero_points[1:], dtype)
+        alone = [v.shape[0] == 1 and x.shape[0] != y.shape[0] for v in (x, y)]  # a batch of one meets every other
+        left, right = "m k" if alone[0] else "b m k", "k n" if alone[1] else "b k n"
+        x, y = (self.view.reshaped(v, v.shape[1:]) if one else v for v, one in zip((x, y), alone, strict=True))
+        return self.view.row("einsum", x, y, name="einsum", text=f"{left}, {right} -> b m n")
+
+    def _offset(self, op: Operation, name: str, value: Value, zero_point: Sequence[Value], dtype: Any) -> Value:
+        """Elements less a zero point, in the type of the result."""
+        point = amount(self.view, op, name, zero_point, value.dtype, len(value.shape))
+        wide = self.view.cast(value, dtype)
+        return wide if point is None else self.view.row("subtract", wide, self.view.cast(point, dtype))
 
     def _tosa_reduced(self, op: Operation, value: Value) -> Value:
         row = {"product": "prod"}.get(name := op.name.removeprefix("tosa.reduce_"), name)

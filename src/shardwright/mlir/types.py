@@ -50,6 +50,23 @@ def sizes_of(kind: Attribute) -> tuple[int, ...]:
     return tuple(kind.get_shape()) if isinstance(kind, b.TensorType | b.MemRefType) else ()
 
 
+def encoding_of(kind: Attribute) -> Attribute | None:
+    """What a tensor type says beside shape and elements, such as a sharding; None if it says nothing."""
+    if not isinstance(kind, b.TensorType) or isinstance(kind.encoding, b.NoneAttr):
+        return None
+    return kind.encoding
+
+
+def unread_encoding(kind: Attribute) -> str:
+    """Why a type with an encoding is refused."""
+    return f"{kind} has an encoding, which is not read. Annotate the value instead: mesh.shard %x to <@mesh, [[0]]>."
+
+
+def is_sharding(kind: Attribute) -> bool:
+    """Whether a type is that of shardings, `!shard.sharding`."""
+    return kind.name in ("mesh.sharding", "shard.sharding")
+
+
 def type_name(dtype: "np.dtype[Any]") -> str:
     """The element type of a dtype, as MLIR writes it.
 

@@ -8,6 +8,7 @@ all_to_all.
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from xdsl.dialects import builtin as b
@@ -31,6 +32,7 @@ from shardwright.mlir.fields import (
     short_name,
 )
 from shardwright.mlir.parsing import Source
+from shardwright.mlir.types import encoding_of
 
 MOST_DEVICES = 2**20
 Shape = tuple[int, ...]
@@ -46,7 +48,7 @@ def problems(source: Source, module: b.ModuleOp) -> Iterator[MLIRError]:
             name = op.properties["sym_name"].data  # type: ignore[attr-defined]
             if name in meshes:
                 yield source.error(f"redefinition of symbol named '{name}'. Give every mesh another name.", op)
-            meshes[name] = integers(op.properties["shape"])
+            meshes[name] = tuple(n or 1 for n in integers(op.properties["shape"]))  # a size of 0 is an error of its own
     for op in module.walk():
         if short_name(op) == "mesh" and not isinstance(op.parent_op(), b.ModuleOp):
             yield source.error(
@@ -55,9 +57,20 @@ def problems(source: Source, module: b.ModuleOp) -> Iterator[MLIRError]:
     yield from _undefined(source, module)
     for op in module.walk():
         name = short_name(op)
-        if name:
-            for message in _Check(op, meshes).messages(name):
-                yield source.error(message, op)
+        messages = chain(_encodings(op, meshes), _Check(op, meshes).messages(name) if name else ())
+        try:
+            yield from (source.error(message, op) for message in messages)
+        except ShardwrightError as error:
+            yield source.error(str(error), op)
+
+
+def _encodings(op: Operation, meshes: dict[str, Shape]) -> Messages:
+    """What is wrong with shardings in the types of an operation's results and of its regions' arguments."""
+    arguments = (arg for region in op.regions for block in region.blocks for arg in block.args)
+    for value in (*op.results, *arguments):
+        encoding = encoding_of(value.type)
+        if encoding is not None and encoding.name in ("mesh.shard", "shard.shard"):
+            yield from _Check(op, meshes)._sharding_attribute(encoding, value)
 
 
 def _undefined(source: Source, op: Operation, known: set[SSAValue] | None = None) -> Iterator[MLIRError]:
@@ -139,14 +152,12 @@ class _Check:
         if len(set(given)) < len(given):
             yield f"{self.mesh.title()} axes contains duplicate elements. {list(given)} must name every axis once."
 
-    def _results(self, given: tuple[int, ...]) -> Messages:
+    def _mesh_shape(self) -> Messages:
+        given = axes(self.op, "axes")
         yield from self._axes_exist(given)
         expected = len(given) or len(self.shape)
         if len(self.op.results) != expected:
             yield f"Unexpected number of results {len(self.op.results)}. Expected {expected}, one an axis."
-
-    def _mesh_shape(self) -> Messages:
-        yield from self._results(axes(self.op, "axes"))
 
     _process_multi_index = _mesh_shape
 
@@ -176,9 +187,10 @@ class _Check:
             )
             return
         for axis, (wanted, size) in enumerate(zip(expected, result, strict=True)):
-            if wanted != size and not (wanted == DYNAMIC or size == DYNAMIC):
+            if size not in (DYNAMIC, wanted):
+                known = "dynamic" if wanted == DYNAMIC else wanted
                 yield (
-                    f"Dimension size mismatch for result axis {axis}. Expected {wanted}, but got {size}. "
+                    f"Dimension size mismatch for result axis {axis}. Expected {known}, but got {size}. "
                     f"Make it {_sizes(expected)}."
                 )
                 return
@@ -191,10 +203,11 @@ class _Check:
                 f"{kinds[1]}. Convert before or after it."
             )
 
-    def _same_shape(self) -> Messages:
+    def _same_shape(self, compatible: bool = False) -> Messages:
+        """Operand and result have one shape; where `compatible` is enough, `?` meets any size."""
         before, after = shape_of(self.op.operands[0]), shape_of(self.op.results[0])
-        unlike = [d for d, (m, n) in enumerate(zip(before, after, strict=False)) if m != n and DYNAMIC not in (m, n)]
-        if len(before) != len(after) or unlike:
+        pairs = list(zip(before, after, strict=False))
+        if len(before) != len(after) or any(m != n and not (compatible and DYNAMIC in (m, n)) for m, n in pairs):
             yield (
                 f"'{self.op.name}' op requires the same shape for all operands and results; these are {_sizes(before)} and "
                 f"{_sizes(after)}. Make the result {_sizes(before)}."
@@ -230,7 +243,7 @@ class _Check:
         """A device of the group, by its coordinates along the group's axes."""
         given = field(self.op, name)
         if given is None:
-            return
+            return  # a recv may leave it out
         coords, named = integers(given), axes(self.op)
         if len(coords) != len(named):
             yield (
@@ -260,12 +273,13 @@ class _Check:
         yield from self._all_gather()
 
     def _all_reduce(self) -> Messages:
-        yield from self._same_shape()
+        yield from self._same_shape(compatible=True)
         yield from self._bits()
 
     def _reduce(self) -> Messages:
         yield from self._device("root")
-        yield from self._all_reduce()
+        yield from self._same_shape()
+        yield from self._bits()
 
     def _cut(self, name: str, dim: int) -> Messages:
         sizes = list(shape_of(self.op.operands[0]))
@@ -300,20 +314,19 @@ class _Check:
             yield from self._expect(sizes)
         yield from self._same_element_type()
 
-    def _broadcast(self) -> Messages:
-        yield from self._device("root")
+    def _passed(self, device: str) -> Messages:
+        yield from self._device(device)
         yield from self._same_shape()
         yield from self._same_element_type()
+
+    def _broadcast(self) -> Messages:
+        return self._passed("root")
 
     def _send(self) -> Messages:
-        yield from self._device("destination")
-        yield from self._same_shape()
-        yield from self._same_element_type()
+        return self._passed("destination")
 
     def _recv(self) -> Messages:
-        yield from self._device("source")
-        yield from self._same_shape()
-        yield from self._same_element_type()
+        return self._passed("source")
 
     def _shift(self) -> Messages:
         axis = integer(field(self.op, "shift_axis"))
@@ -321,7 +334,7 @@ class _Check:
             yield (
                 f"Invalid shift axis {axis}. It must be one of the grouping {self.mesh} axes, {list(axes(self.op))}."
             )
-        yield from self._same_shape()
+        yield from self._same_shape(compatible=True)
         yield from self._same_element_type()
 
     def _update_halo(self) -> Messages:

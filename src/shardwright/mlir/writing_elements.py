@@ -83,6 +83,19 @@ _FORMULAS: dict[str, Any] = {
     "remainder": _remainder, "floor_divide": _floor_divide, "hypot": _hypot, "logaddexp": _logaddexp, "gelu": _gelu,
 }  # fmt: skip
 
+FOLDED = (
+    "rows",
+    "astype",
+    "permute_dims",
+    "einsum",
+    "sum",
+    "prod",
+    "max",
+    "min",
+    "all",
+    "any",
+)  # beside element-wise rows
+
 
 class Elements:
     """Writes element-wise operations, conversions and changes of shape."""
@@ -105,7 +118,7 @@ class Elements:
 
     def _known(self, name: str, attrs: Mapping[str, Any], operands: Sequence[Any]) -> Typed | None:
         """What an operation on constants gives, as the reader works it out too; None if one is not known."""
-        if not (name in ("rows", "astype") or OPS[name].elementwise) or not all(isinstance(x, Known) for x in operands):
+        if not (name in FOLDED or OPS[name].elementwise) or not all(isinstance(x, Known) for x in operands):
             return None
         made = folded(name, [np.broadcast_to(x.array, x.shape) for x in operands], Attrs(**attrs)) if operands else None
         return None if made is None else self.text.constant(made, made.shape, made.dtype)

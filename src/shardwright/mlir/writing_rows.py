@@ -343,6 +343,10 @@ class Rows(Elements):
         kept = [n for d, n in enumerate(x.shape) if d not in dims]
         if not dims:
             return self.cast(x, dtype)
+        options = {"dtype": bits} if name in ("sum", "prod") else {}
+        known = self._known(name, {"axis": tuple(dims), "keepdims": False, **options}, [value])
+        if known is not None:
+            return self._reshape({}, [self.signed_as(known, kind)], shape, kind)
         first = STARTS[name] if name in STARTS else np.asarray(EXTREMES[name](kind), kind).astype(bits)
         out = self.text.filled(first, kept, bits)
         combine = self._scalar_op(REDUCED[name], kind)

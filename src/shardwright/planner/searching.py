@@ -1,9 +1,9 @@
 """From a traced program to the best plan of it: model, solution, decision, partitioned program, within a limit of memory."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from shardwright.errors import PlanError
 from shardwright.plan import moves_that_count_less
 from shardwright.planner.collecting import no_collection
 from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of
-from shardwright.planner.model import Builder, Model
+from shardwright.planner.model import Builder, Model, Variable
 from shardwright.planner.solving import Solution, Solver
 from shardwright.program import Explanation, explained, peak_bytes
 from shardwright.program.node import Control, Node, Program
@@ -19,6 +19,7 @@ from shardwright.program.planned import Decision, partition_by
 from shardwright.program.rows import size
 from shardwright.sharding import Sharding
 
+Sizes = Mapping[int, Sequence[int]]  # of variables: the bytes of each option
 ROUNDS = 8  # of lowering the budget for what is held throughout
 SURE = 0.8  # of a limit: an estimate below it needs no second look
 
@@ -124,7 +125,11 @@ class Search:
             if budget <= smallest:
                 break
             budget = max(min(budget, found.solution.held) - excess, smallest)
-        raise self._nothing_fits(more or {}, tried)
+        small = [*self.unlimited._small(more or {}), *([] if tried is None else [tried])]
+        least = min(small, key=lambda found: found.peak)
+        if least.peak <= self.limit:
+            return least
+        raise self._nothing_fits(least)
 
     def _has(self, more: Mapping[Node, Sharding]) -> bool:
         """Whether the model has inputs at some places: no sub-axes or orders of axes that only users write; and nothing in it
@@ -143,9 +148,21 @@ class Search:
         return self._last[2]
 
     def _solved(self, more: Mapping[Node, Sharding], budget: float) -> Found | None:
+        return self._settled(more, lambda solver: solver.solve(budget))
+
+    def _small(self, more: Mapping[Node, Sharding]) -> Iterator[Found]:
+        """Plans that hold little: with the smallest inputs, with all values small, and with the smallest steps alone."""
+        measures: tuple[Callable[[Model], Sizes], ...] = (_held, _values, _small_steps)
+        for sizes in measures:
+            found = self._settled(more, partial(_smallest, sizes))
+            if found is not None:
+                yield found
+
+    def _settled(self, more: Mapping[Node, Sharding], solve: "Callable[[Solver], Solution | None]") -> Found | None:
+        """A solution in which every move counts with its price, and what several readers move alike is moved once."""
         while True:
             model = self.model
-            solution = self._solver(model, more).solve(budget)
+            solution = solve(self._solver(model, more))
             if solution is None:
                 return None
             unpriced = self._unpriced(model, solution)
@@ -210,17 +227,9 @@ class Search:
             held -= sum(made.get(x, 0) for x in dict.fromkeys(node.nodes) if last[x] is node and x not in kept)
         return peak <= SURE * self.limit
 
-    def _nothing_fits(self, more: Mapping[Node, Sharding], tried: Found | None) -> PlanError:
+    def _nothing_fits(self, least: Found) -> PlanError:
         """What the least is that a device must hold, as far as is known, and what holds it."""
-        model = self._model(math.inf)
-        solver = Solver(model, [self._only(model, node, there) for node, there in more.items()])
-        choice = solver.least_held()
-        fixed = {**self.fixed, **more}
-        solution = Solution(choice, 0.0, 0.0, solver.held(choice), None)  # type: ignore[arg-type]
-        least = Found(self.program, fixed, self.outputs, self.limit, model, {}, frozenset(), solution)
-        if tried is not None and tried.peak < least.peak:
-            least, choice, model = tried, tried.solution.choice, tried.model
-        peak = least.explanation
+        choice, model, peak = least.solution.choice, least.model, least.explanation
         largest = sorted(
             (
                 (some[choice[v]], self.names.get(model.variables[v].node, "a constant"))
@@ -229,9 +238,40 @@ class Search:
             reverse=True,
         )
         held = ", ".join(f"{name} {size(count)}" for count, name in largest[:3])
+        inputs = sum(min(some) for some in model.held.values())
         return PlanError(
-            f"No plan fits {size(self.limit)} a device: the least found holds {size(peak.peak_bytes)}, of it "
-            f"{size(least.solution.held)} of inputs ({held}); most is held at "
+            f"No plan fits {size(self.limit)} a device: inputs alone take {size(inputs)} at least, and the least found holds "
+            f"{size(peak.peak_bytes)}, of it {size(least.solution.held)} of inputs ({held}); most is held at "
             f"{peak.use.step or 'the start'}. Use more devices, a smaller batch, or a chip with more memory.",
             peak.peak_bytes,
         )
+
+
+def _smallest(sizes: Callable[[Model], Sizes], solver: Solver) -> Solution | None:
+    return solver.smallest(sizes(solver.model))
+
+
+def _held(model: Model) -> Sizes:
+    return model.held
+
+
+def _values(model: Model) -> Sizes:
+    """What a device holds of every value, or of the step that makes it, by option."""
+    return {number: _sizes(variable) for number, variable in enumerate(model.variables)} | model.held
+
+
+def _small_steps(model: Model) -> Sizes:
+    """The same, where options that take more than the largest of all steps must count beyond all else."""
+    steps = [v.options for v in model.variables if v.options and not isinstance(v.options[0], Sharding)]
+    most = max((min(option.memory for option in options) for options in steps), default=math.inf)
+    sizes = _values(model)
+    total = sum(max(some) for some in sizes.values())
+    return {number: [count if count <= most else count + total for count in some] for number, some in sizes.items()}
+
+
+def _sizes(variable: Variable) -> list[int]:
+    shape, dtype = variable.node.type[:2]
+    return [
+        option.local_size(shape) * dtype.itemsize if isinstance(option, Sharding) else option.memory
+        for option in variable.options
+    ]

@@ -7,8 +7,8 @@ the others the higher price.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -64,14 +64,11 @@ class Solver:
         """Bytes that a device holds of inputs and constants."""
         return sum(some[choice[variable]] for variable, some in self.model.held.items())
 
-    def _factors(self, kinds: Sequence[int]) -> list[tuple[Scope, int]]:
-        """All factors, with a price of memory for each input; `kinds` says which."""
-        held = zip(kinds, self.model.held.items(), strict=True)
-        return [*self.factors, *(((v,), self.tables.bytes(some, kind)) for kind, (v, some) in held)]
-
-    def _prepared(self, kinds: Sequence[int]) -> "Callable[..., Result]":
-        """What solves the model at prices of memory: the steps of an elimination serve all prices."""
-        factors = self._factors(kinds)
+    def _prepared(self, kinds: Sequence[int], sizes: Mapping[int, Sequence[int]]) -> "Callable[..., Result]":
+        """What solves the model at prices of the bytes that options of variables take; `kinds` says which price is whose. The
+        steps of an elimination serve all prices."""
+        priced = zip(kinds, sizes.items(), strict=True)
+        factors = [*self.factors, *(((v,), self.tables.bytes(some, kind)) for kind, (v, some) in priced)]
         count = len(self.tables.values)
         run = Elimination(self.tables, self.sizes, factors)
         if not self.wide:
@@ -105,7 +102,7 @@ class Solver:
 
     @cached_property
     def _solved(self) -> "Callable[..., Result]":
-        return self._prepared([0] * len(self.model.held))
+        return self._prepared([0] * len(self.model.held), self.model.held)
 
     def _solution(self, proved: Result, choice: list[int], price: float, budget: float) -> Solution:
         """A choice with the proof of a bound, which is that of the last prices."""
@@ -118,10 +115,17 @@ class Solver:
         proved_best = not price and proved.bound == proved.least  # costs are rounded to units
         return Solution(choice, seconds, seconds if proved_best else min(dual, seconds), self.held(choice), proof)
 
-    def least_held(self) -> list[int]:
-        """The choice that holds least, whatever it costs."""
-        most = sum(max(some) for some in self.model.held.values())
-        return self._solved(1e6 / max(most, 1), 0.0).choice
+    def smallest(self, sizes: Mapping[int, Sequence[int]]) -> Solution | None:
+        """The choice whose options take least in sum, whatever it costs; its bound is that of all choices."""
+        best = self.solve()
+        if best is None:
+            return None
+        most = sum(max(some) for some in sizes.values())
+        found = self._prepared([0] * len(sizes), sizes)(1e6 / max(most, 1), 0.0)
+        if math.isinf(found.least):
+            return None
+        seconds, held = self.seconds(found.choice), self.held(found.choice)
+        return replace(best, choice=found.choice, cost=seconds, bound=min(best.bound, seconds), held=held)
 
     def _within(self, solved: "Callable[..., Result]", budget: float) -> Solution | None:
         """Where the lines that two choices make over the price of memory cross lies the next price to try: a choice below both
@@ -174,7 +178,8 @@ class Solver:
         while last - first > 1:
             middle = (first + last) // 2
             self.tables.forget(count)
-            choice = self._prepared([0 if at < middle else 1 for at in range(len(self.model.held))])(low, high).choice
+            kinds = [0 if at < middle else 1 for at in range(len(self.model.held))]
+            choice = self._prepared(kinds, self.model.held)(low, high).choice
             if self.held(choice) <= budget:
                 best, first = min(best, (self.seconds(choice), choice)), middle
             else:

@@ -36,6 +36,8 @@ _SKIPPED = {
 }
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+Unknown = dict[str, list[Line]]  # operations that the table does not have, and where they are
+
 MOST_UNKNOWN = 40  # operations that an error lists
 
 
@@ -101,7 +103,8 @@ class Graph:
         self._traced = {name for name in self.inputs if flags[name]}
         self._fixed: dict[str, Any] = dict(known)  # host values that every call shares
         self._parts: dict[tuple[int, tuple[bool, ...]], Graph] = {}
-        self.unknown: dict[str, list[Line]] = {}
+        self.unknown: Unknown = {}
+        self.missing: set[Any] = set()  # the operations of these that torch may be able to take apart
         self.steps: list[Step] = []
         self.outputs: Any = None
         for node in nodes:
@@ -144,6 +147,7 @@ class Graph:
             self._traced.add(node.name)
             if row is None:
                 self.unknown.setdefault(key, []).append(line)
+                self.missing.add(node.target)
                 return
             step.call = row.call
             _expect(step, node)
@@ -161,7 +165,9 @@ class Graph:
         for argument in node.all_input_nodes:
             part = self._fixed.get(argument.name)
             if isinstance(part, torch.fx.GraphModule):
-                for key, lines in Graph(part.graph, part).unknown.items():
+                inside = Graph(part.graph, part)
+                self.missing |= inside.missing
+                for key, lines in inside.unknown.items():
                     self.unknown.setdefault(key, []).extend(lines)
 
     def _mark_last(self) -> None:
@@ -408,7 +414,15 @@ def is_host(value: Any) -> bool:
     return not (isinstance(value, FakeTensor) or value.is_meta)
 
 
-def unknown_error(name: str, unknown: dict[str, list[Line]]) -> ModelError:
+def decompositions(operations: set[Any]) -> dict[Any, Callable[..., Any]]:
+    """How torch takes operations apart, of those that it can."""
+    if not operations:
+        return {}
+    table = torch.export.default_decompositions()
+    return {operation: table[operation] for operation in operations if operation in table}
+
+
+def unknown_error(name: str, unknown: Unknown) -> ModelError:
     """One error for all operations of a model that the table does not have."""
     lines = []
     for key, where in list(unknown.items())[:MOST_UNKNOWN]:

@@ -11,7 +11,7 @@ from shardwright.arrays import Array, PerDevice, ShapeDtype, host_array
 from shardwright.errors import ModelError
 from shardwright.imported import Imported
 from shardwright.mesh import Mesh, current_mesh
-from shardwright.torch.graphs import Frame, Graph, is_host, unknown_error
+from shardwright.torch.graphs import Frame, Graph, Unknown, decompositions, is_host, unknown_error
 from shardwright.trees import flatten
 
 
@@ -54,10 +54,12 @@ def _class_of(exported: torch.export.ExportedProgram) -> str:
     return "model"
 
 
-def _exported(exported: torch.export.ExportedProgram, name: str) -> Imported:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = exported.run_decompositions({}) if exported.dialect == "TRAINING" else exported
+def _exported(
+    exported: torch.export.ExportedProgram, name: str, apart: frozenset[Any] = frozenset(), asked: Unknown | None = None
+) -> Imported:
+    """A program loaded; what the table does not have is taken apart by torch. `apart` has the operations that were, `asked`
+    those that the model itself uses."""
+    program = _decomposed(exported, {}) if exported.dialect == "TRAINING" else exported
     signature = program.graph_signature
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         changed = ", ".join([*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()][:5])
@@ -87,11 +89,27 @@ def _exported(exported: torch.export.ExportedProgram, name: str) -> Imported:
     plain = {spec.arg.name: spec.arg.value for spec in signature.input_specs if hasattr(spec.arg, "value")}
     graph = Graph(program.graph, program.graph_module, {**known, **plain})
     if graph.unknown:
-        raise unknown_error(name, graph.unknown)
+        parts = decompositions(graph.missing - apart)
+        if not parts:
+            raise unknown_error(name, _as_asked(graph.unknown, asked or {}))
+        return _exported(_decomposed(program, parts), name, apart | set(parts), asked or graph.unknown)
     read = {owner for place, owner in owners.items() if place not in graph.unread}
     unread = [target for target in parameters if target not in read]
     caller = _Caller(program, graph, owners, set(plain))
     return Imported(name, caller, parameters, _input_names(program), unplaced, unread)
+
+
+def _as_asked(unknown: Unknown, asked: Unknown) -> Unknown:
+    """The operations that a model itself uses, of which unknown parts are left: those of the same lines."""
+    lines = {line for some in unknown.values() for line in some}
+    found = {key: [line for line in some if line in lines] for key, some in asked.items()}
+    return {key: some for key, some in found.items() if some} or unknown
+
+
+def _decomposed(program: torch.export.ExportedProgram, parts: dict[Any, Any]) -> torch.export.ExportedProgram:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return program.run_decompositions(parts)
 
 
 def host_or_abstract(tensor: torch.Tensor) -> Any:

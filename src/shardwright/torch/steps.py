@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from shardwright.errors import ModelError
 from shardwright.imported import Imported
 from shardwright.lines import Line
-from shardwright.torch.graphs import Frame, Graph, is_host, unknown_error
+from shardwright.torch.graphs import Frame, Graph, decompositions, is_host, unknown_error
 from shardwright.torch.importing import exported_of, host_or_abstract, input_value, mesh_of, tree_from
 
 Step = Callable[..., Any]
@@ -85,12 +85,18 @@ def _traced(
         return made
 
     real = all(is_host(x) for x in (*parameters.values(), *given) if isinstance(x, torch.Tensor))
-    with warnings.catch_warnings(), torch.fx.traceback.preserve_node_meta():
-        warnings.simplefilter("ignore")
-        trace = make_fx(torch.func.functionalize(flat), tracing_mode="real" if real else "fake")
-        module = trace(list(parameters.values()), given)
     code = getattr(step, "__code__", None)
-    graph = Graph(module.graph, module, line=code and Line(f"{code.co_filename}:{code.co_firstlineno}"))
+    parts: dict[Any, Callable[..., Any]] = {}
+    while True:
+        with warnings.catch_warnings(), torch.fx.traceback.preserve_node_meta():
+            warnings.simplefilter("ignore")
+            trace = make_fx(torch.func.functionalize(flat), parts, "real" if real else "fake")
+            module = trace(list(parameters.values()), given)
+        graph = Graph(module.graph, module, line=code and Line(f"{code.co_filename}:{code.co_firstlineno}"))
+        more = decompositions(graph.missing - set(parts))
+        if not more:
+            break
+        parts |= more
     name = getattr(step, "__name__", "step")
     if graph.unknown:
         raise unknown_error(name, graph.unknown)

@@ -10,15 +10,15 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.collectives import Collective, Recv, Scatter, Send
+from shardwright.collectives import Collective
 from shardwright.engines.calls import Called, program_call
 from shardwright.engines.jax.forms import assembled, form_of, gathered_rows, shards_of, unpadded
 from shardwright.engines.jax.processes import Member
-from shardwright.engines.mailbox import Mailbox, received
+from shardwright.engines.mailbox import Mailbox, step_of
 from shardwright.engines.views import check_sums, checksum
 from shardwright.errors import ArrayError, CollectiveError
 from shardwright.mesh import Mesh
-from shardwright.plan import Code, FromLocal, Instruction, LocalShapes, LocalStep, Slot, ToLocal
+from shardwright.plan import Code, FromLocal, Instruction, LocalShapes, Slot, ToLocal
 from shardwright.sharding import Layout
 
 Host = NDArray[Any]
@@ -181,19 +181,10 @@ class DeviceViews:
 
     def run(self, collective: Collective, view: Rows) -> Rows:
         """A collective on a tensor per device."""
-        mesh = view.mesh
-        if isinstance(collective, Send | Recv):
-            bound: Any = collective.bind(mesh, view.local_shapes.shapes[0], view.dtype)
-            if isinstance(bound, Send):
-                self._mailbox.send(mesh, bound, view)
-                return view
-            view, collective = received(self._mailbox, bound, view)
-        else:
-            self.check_sends(mesh, f"before {collective.name}")
-        for shape in dict.fromkeys(view.local_shapes.shapes):
-            bound = collective.bind(mesh, shape, view.dtype, uneven=isinstance(collective, Scatter))
-        step = LocalStep(bound, view.local_shapes, view.dtype)
-        step.check()
+        step, view = step_of(self._mailbox, collective, view)
+        if step is None:
+            return view
+        mesh, bound = view.mesh, step.collective
         line = Instruction(step, (Slot(0),), (Slot(1),))
         code = Code((Slot(0),), (line,), (Slot(1),), (view.local_shapes,))
         text = f"{step.name} {bound} {view.local_shapes.shapes} {view.dtype}"

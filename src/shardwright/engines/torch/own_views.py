@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shardwright.collectives import AllReduce, Collective, Recv, ReduceScatter, Scatter, Send, UpdateHalo
+from shardwright.collectives import AllReduce, Collective, ReduceScatter, UpdateHalo
 from shardwright.engines.coherence import key_of
-from shardwright.engines.mailbox import received
+from shardwright.engines.mailbox import step_of
 from shardwright.engines.torch.convert import from_host, to_host
 from shardwright.engines.torch.own import Own
 from shardwright.engines.torch.routes import local_route
@@ -109,19 +109,10 @@ class OwnViews(Sender):
 
     def run(self, collective: Collective, view: Own) -> Own:
         """A collective on a tensor per device."""
-        mesh = view.mesh
-        if isinstance(collective, Send | Recv):
-            bound: Any = collective.bind(mesh, view.local_shapes.shapes[0], view.dtype)
-            if isinstance(bound, Send):
-                self._mailbox.send(mesh, bound, view)
-                return view
-            view, collective = received(self._mailbox, bound, view)
-        else:
-            self.check_sends(mesh, f"before {collective.name}")
-        for shape in dict.fromkeys(view.local_shapes.shapes):
-            bound = collective.bind(mesh, shape, view.dtype, uneven=isinstance(collective, Scatter))
-        step = LocalStep(bound, view.local_shapes, view.dtype)
-        step.check()
+        step, view = step_of(self._mailbox, collective, view)
+        if step is None:
+            return view
+        mesh, bound = view.mesh, step.collective
         self.note(mesh, key_of(f"{step.name} {bound} {view.local_shapes.shapes} {view.dtype}"), step.name)
         if step.reduces:
             return self._around(step, view)
