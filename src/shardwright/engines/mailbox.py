@@ -123,8 +123,8 @@ def received(mailbox: Mailbox, recv: Recv, expected: Any) -> tuple[Any, Permute]
 
 
 def step_of(mailbox: Mailbox, collective: Collective, view: Any) -> tuple[LocalStep | None, Any]:
-    """The step that a collective on a tensor per device is, and the tensors that it takes: of a recv those that were sent. A
-    send waits for its recv, and is no step."""
+    """The step of a collective on a tensor per device, and the tensors that it reads: for a recv those that were sent. A send
+    alone has no step (None): its tensors move when the recv is called."""
     mesh = view.mesh
     if isinstance(collective, Send | Recv):
         bound: Any = collective.bind(mesh, view.local_shapes.shapes[0], view.dtype)
