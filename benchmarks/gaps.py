@@ -175,18 +175,29 @@ def single() -> None:
 
 
 def added() -> None:
-    """Microseconds that a small eager operation adds to NumPy's own."""
-    host = RNG.standard_normal((64, 64))
-    x = sw.shard(host, MESH, P("data", "model"))
-    for name, ours, numpys, goal in (
-        ("softmax", lambda: nn.softmax(x), lambda: np_softmax(host), 25),
-        ("layer_norm", lambda: nn.layer_norm(x), lambda: np_norm(host), 30),
-        ("x[3]", lambda: x[3], lambda: host[3], 8),
-        ("x[8:40]", lambda: x[8:40], lambda: host[8:40], 8),
-        ("sum", lambda: snp.sum(x), lambda: np.sum(host), 5),
-        ("concat", lambda: snp.concat([x, x]), lambda: np.concatenate([host, host]), 8),
-    ):
-        a, b = best_of(ours, numpys, number=1000, rounds=9)
+    """Microseconds that a small eager operation adds to NumPy's own.
+
+    Some processors copy ten times more slowly where a few bytes lie between source and target modulo a page, so ours and
+    NumPy's are the best of arrays at several addresses.
+    """
+    best: dict[str, list[float]] = {}
+    padding = []
+    for trial in range(4):
+        padding.append(np.empty(1000 + 700 * trial))
+        host = RNG.standard_normal((64, 64))
+        x = sw.shard(host, MESH, P("data", "model"))
+        for name, ours, numpys in (
+            ("softmax", lambda: nn.softmax(x), lambda: np_softmax(host)),  # noqa: B023
+            ("layer_norm", lambda: nn.layer_norm(x), lambda: np_norm(host)),  # noqa: B023
+            ("x[3]", lambda: x[3], lambda: host[3]),  # noqa: B023
+            ("x[8:40]", lambda: x[8:40], lambda: host[8:40]),  # noqa: B023
+            ("sum", lambda: snp.sum(x), lambda: np.sum(host)),  # noqa: B023
+            ("concat", lambda: snp.concat([x, x]), lambda: np.concatenate([host, host])),  # noqa: B023
+        ):
+            times = best_of(ours, numpys, number=1000, rounds=4)
+            best[name] = [*map(min, times, best.get(name, times))]
+    for name, goal in (("softmax", 25), ("layer_norm", 30), ("x[3]", 8), ("x[8:40]", 8), ("sum", 5), ("concat", 8)):
+        a, b = best[name]
         report(f"eager {name} of 64×64, added", (a - b) * 1e6, goal, "µs", f"{a * 1e6:.1f} against {b * 1e6:.1f}")
 
 

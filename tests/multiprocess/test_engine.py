@@ -5,7 +5,7 @@ import pytest
 
 import engine_calls as calls
 from cases import CASES
-from everywhere import run_cases, run_property
+from everywhere import module_at, run_cases, run_property
 from shardwright.sharding import as_dtype
 
 HOST = calls.HOST
@@ -46,6 +46,12 @@ def test_strategies_that_are_seldom_chosen_on_four_processes(pool):
     path, name = "property/test_operations.py", "test_every_strategy_gives_what_numpy_gives"
     for row in ("nn.scatter_reduce", "nn.grouped_matmul", "nn.scaled_dot_product_attention", "top_k"):
         assert pool.run(run_property, path, name, 6, {"name": row}, timeout=120) == [6] * 4
+
+
+def test_programs_on_large_tensors(pool):
+    """Engines in one process run some of these in blocks; every one of them goes beyond a block."""
+    names = list(module_at("unit/test_chains.py").CASES)
+    assert pool.run(calls.large_programs, timeout=120) == [names] * 4
 
 
 def test_host_reads_are_the_same_everywhere(pool):

@@ -344,3 +344,24 @@ def draws():
         where = sw.Sharding(m, P("dp", "tp"))
         made.append(np.asarray(sw.random.normal(sw.random.Key(3), (5, 3), sharding=where)).tolist())
     return made
+
+
+# -- programs on large tensors ------------------------------------------------------------------------------------------
+
+
+def large_programs():
+    """The programs that other engines run in blocks: the names of those that give what the literal engine gives."""
+    from everywhere import module_at
+
+    right = []
+    for name, (function, *shapes) in module_at("unit/test_chains.py").CASES.items():
+        hosts = [np.random.default_rng(0).normal(size=shape).astype(np.float32) for shape in shapes]
+        both = []
+        for engine in ("torch", "literal"):
+            grid = sw.Mesh(dp=2, tp=2, engine=engine)
+            step = sw.sjit(function, mesh=grid)
+            made = step(*(sw.shard(host, grid, P("dp", "tp") if host.ndim > 1 else P("dp")) for host in hosts))
+            both.append([np.asarray(x) for x in (made if isinstance(made, tuple) else (made,))])
+        if all(np.allclose(x, y, rtol=1e-4, atol=1e-5) for x, y in zip(*both, strict=True)):
+            right.append(name)
+    return right

@@ -1,13 +1,17 @@
 """Lines that treat rows alone, some rows at a time: what they give is what running them one by one gives."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import shardwright as sw
 import shardwright.numpy as xp
 from shardwright import P, nn
+from shardwright.eager import taped
 from shardwright.engines import compiled
 from shardwright.engines.chains import chained
+from shardwright.engines.folding import folded
 
 
 def rotary(x, cos, sin):
@@ -82,6 +86,36 @@ def test_chains_give_what_lines_give(monkeypatch, name, dtype):
         np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=1e-5 if dtype == np.float32 else 1e-13)
 
 
+@pytest.mark.parametrize("engine", ["literal", "torch", "jax"])
+@pytest.mark.parametrize("name", CASES)
+def test_other_engines_run_large_programs_too(name, engine):
+    function, *shapes = CASES[name]
+    rng = np.random.default_rng(0)
+    hosts = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    made, expected = (
+        sw.sjit(function, mesh=mesh)(*(sw.shard(host, mesh, P("x")) for host in hosts))
+        for mesh in (sw.Mesh(x=2, engine=engine), sw.Mesh(x=2))
+    )
+    made, expected = ((x,) if not isinstance(x, tuple) else x for x in (made, expected))
+    for x, y in zip(made, expected, strict=True):
+        assert type(x.data) is type(sw.shard(hosts[0], x.mesh, P("x")).data)
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(np.asarray(x + 1), np.asarray(y) + 1, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "function", [norm, lambda x, w: nn.softmax(x * w), lambda x, w: xp.max(x - w, axis=1, keepdims=True) - x]
+)
+def test_functions_that_are_played_back_run_in_blocks_too(function):
+    """Eager functions of large arrays: the second call is played back."""
+    rng = np.random.default_rng(0)
+    mesh = sw.Mesh(x=2, y=3)
+    x, w = (sw.shard(rng.normal(size=shape).astype(np.float32), mesh, P()) for shape in ((1031, 128), (128,)))
+    played = taped(function)
+    first, again = played(x, w), played(x, w)
+    np.testing.assert_allclose(np.asarray(again), np.asarray(first), rtol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(256, 256), (3, 160, 160)])
 def test_products_of_squares_are_not_cut(shape):
     x = np.random.default_rng(0).random(shape).astype(np.float32)
@@ -127,3 +161,57 @@ def test_what_becomes_one_line(monkeypatch):
         sw.sjit(function, mesh=mesh)(*(sw.shard(np.ones(shape, np.float32), mesh, P()) for shape in shapes))
         lines, entries = max(counts)
         assert entries <= most < lines, (name, counts)
+
+
+def specials(dtype):
+    """Rows with equal extremes, NaNs, infinities before and after NaNs, and zeros of both signs."""
+    x = np.random.default_rng(0).integers(-3, 4, (60, 9)).astype(dtype)
+    if np.dtype(dtype).kind == "f":
+        x[0, 4] = x[1, :] = x[2, 7] = np.nan
+        x[2, 1] = x[3, 5] = x[4, 2:4] = np.inf
+        x[5, 3] = -np.inf
+        x[6] = [0.0, -0.0] * 4 + [0.0]
+        x[7] = [-0.0, 0.0] * 4 + [0.0]
+    return x
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint8, bool])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_places_of_extremes_are_one_function_of_numpy(name, dtype):
+    x = specials(dtype)
+    mesh = sw.Mesh(x=2, y=3)
+    array = sw.shard(x, mesh, P("x", "y"))
+    for axis in (0, 1):
+        for keepdims in (False, True):
+            ours, numpys = (partial(getattr(some, name), axis=axis, keepdims=keepdims) for some in (xp, np))
+            step = sw.sjit(ours)
+            for made in (ours(array), ours(array), step(array)):  # the first, one played back, and in a program
+                np.testing.assert_array_equal(np.asarray(made), numpys(x))
+                assert made.dtype == np.int64
+
+
+def test_a_fold_leaves_what_is_read_elsewhere():
+    x = np.random.default_rng(0).normal(size=(64, 2048))
+    mesh = sw.Mesh(x=2)
+
+    def work(x):
+        best = xp.max(x, axis=1, keepdims=True)
+        return xp.argmax(x, axis=1), best, x == best
+
+    place, best, equal = sw.sjit(work)(sw.shard(x, mesh, P("x")))
+    np.testing.assert_array_equal(np.asarray(place), x.argmax(axis=1))
+    np.testing.assert_array_equal(np.asarray(best), x.max(axis=1, keepdims=True))
+    np.testing.assert_array_equal(np.asarray(equal), x == x.max(axis=1, keepdims=True))
+
+
+def test_folded_lines_are_gone(monkeypatch):
+    counts = []
+
+    def counted(lines, outputs):
+        counts.append([line.name for line in folded(lines, outputs)])
+        return folded(lines, outputs)
+
+    monkeypatch.setattr(compiled, "folded", counted)
+    mesh = sw.Mesh(x=2)
+    sw.sjit(lambda x: xp.argmax(x, axis=1))(sw.shard(np.ones((4, 6)), mesh, P("x")))
+    assert [len(names) for names in counts] == [1]

@@ -13,7 +13,11 @@ from typing import Any, TypeVar
 from shardwright.caches import MIB, Cache
 from shardwright.eager.calls import Ready, is_traced, is_watched, mind_gathers, watching
 from shardwright.eager.held import Held
+from shardwright.engines import ChainLine, shortened, whole_line
+from shardwright.plan import Slot
+from shardwright.sharding import Layout
 
+Line = tuple[Callable[..., Any], list[Any]]  # a function, and what it reads: values by number, and scalars
 F = TypeVar("F", bound=Callable[..., Any])
 _PLAIN = frozenset((bool, int, str, type(None), type))
 MOST_ARRAYS = 8  # of a call that is taped
@@ -77,9 +81,7 @@ class Tape:
 
     __slots__ = ("cls", "gathers", "layout", "lines", "result")
 
-    def __init__(
-        self, cls: type[Held], layout: Any, lines: list[tuple[Any, list[Any]]], result: int, gathers: list[Any]
-    ) -> None:
+    def __init__(self, cls: type[Held], layout: Layout, lines: list[Line], result: int, gathers: list[Any]) -> None:
         self.cls, self.layout, self.lines, self.result, self.gathers = cls, layout, lines, result, gathers
 
     def play(self, arrays: Sequence[Held], function: Any, args: Any, kwargs: Any) -> Any:
@@ -87,8 +89,8 @@ class Tape:
         if self.gathers:
             mind_gathers(self.gathers)
         values = [x._data for x in arrays]
-        for whole, inputs in self.lines:
-            values.append(whole(*[values[x] if type(x) is int else x.value for x in inputs]))
+        for run, inputs in self.lines:
+            values.append(run(*[values[x] if type(x) is int else x.value for x in inputs]))
         made, layout = values[self.result], self.layout
         if not layout.partial_lanes:
             return self.cls.of(layout, made)
@@ -127,29 +129,48 @@ def _recorded(function: Any, args: Any, kwargs: Any, arrays: Sequence[Held], tap
 
 def _tape_of(seen: Sequence[tuple[Ready, Sequence[Any], Any]], arrays: Sequence[Held], result: Any) -> Tape | None:
     """The tape of what was seen; None where values come from elsewhere."""
-    known: dict[int, int] = {}
+    known: dict[int, Slot] = {}
     for number, x in enumerate(arrays):
         if not x._layout.is_plain:
             return None
-        known.setdefault(id(x._data), number)
-    lines: list[tuple[Any, list[Any]]] = []
+        known.setdefault(id(x._data), Slot(number))
+    lines: list[ChainLine] = []
     for ready, operands, made in seen:
         if ready.whole is None or not ready.engine.fuses or not isinstance(made, Held):
             return None
         inputs: list[Any] = []
         for x in operands:
             if not isinstance(x, Held):
-                inputs.append(_Scalar(x))
+                inputs.append(x)
             elif id(x.total()) in known:
                 inputs.append(known[id(x.total())])
             else:
                 return None
-        known.setdefault(id(made.total()), len(arrays) + len(lines))
-        lines.append((ready.whole, inputs))
+        slot = Slot(len(arrays) + len(lines))
+        known.setdefault(id(made.total()), slot)
+        lines.append(whole_line(ready.engine.xp, ready.plan, ready.whole, tuple(inputs), (slot,)))
     if not isinstance(result, Held) or result.traces or result._layout.sharding.halo:
         return None
     total = result.total() if result._data is None or not result._layout.partial_lanes else None
     if total is None or id(total) not in known:
         return None
     gathers = [gather for ready, _, _ in seen for gather in ready.gathers]
-    return Tape(type(result), result._layout, lines, known[id(total)], gathers)
+    return _tape(type(result), result._layout, len(arrays), lines, known[id(total)], gathers)
+
+
+def _tape(
+    cls: type[Held], layout: Layout, count: int, lines: list[ChainLine], result: Slot, gathers: list[Any]
+) -> Tape | None:
+    """The tape of lines; None where one makes several values."""
+    places = {Slot(number): number for number in range(count)}
+    played: list[Line] = []
+    read = {x for line in lines for x in line.reads}
+    unread = [
+        slot for line in lines for slot in line.outputs if slot not in read and slot != result
+    ]  # checks that raise
+    for function, inputs, made in shortened(lines, (result, *unread)):
+        if len(made) != 1:
+            return None
+        played.append((function, [places[x] if isinstance(x, Slot) else _Scalar(x) for x in inputs]))
+        places[made[0]] = count + len(played) - 1
+    return Tape(cls, layout, played, places[result], gathers)

@@ -3,7 +3,9 @@
 from importlib.util import find_spec
 from typing import Any
 
+from shardwright.engines.chains import ChainLine
 from shardwright.engines.checks import checked
+from shardwright.engines.compiled import shortened, whole_line
 from shardwright.engines.gt import engine
 from shardwright.engines.lanes import Lanes
 from shardwright.engines.literal import Literal, Tally
@@ -15,6 +17,7 @@ from shardwright.mesh import Mesh
 
 __all__ = [
     "ENGINES",
+    "ChainLine",
     "Engine",
     "Lanes",
     "Literal",
@@ -26,6 +29,8 @@ __all__ = [
     "engine_of",
     "padded_bytes",
     "row_function",
+    "shortened",
+    "whole_line",
 ]
 
 ENGINES = ("numpy", "literal", "torch", "jax")

@@ -33,16 +33,17 @@ def blocked(count: int, lines: Sequence[Line], outputs: Sequence[int]) -> Callab
     """A function of `count` arrays of one shape that runs lines of element-wise functions and gives some of their results."""
     last = {x.number: at for at, line in enumerate(lines) for x in line.inputs if isinstance(x, Value)}
     buffers, homes = _assigned(count, lines, outputs, last)
+    block, least = BLOCK, LEAST
     loop = _loop(count, lines, outputs, homes)
 
     def run(*arrays: Data) -> tuple[Data, ...]:
         size = arrays[0].size
-        if size < LEAST or not all(x.flags.c_contiguous for x in arrays):
+        if size < least or not all(x.flags.c_contiguous for x in arrays):
             return _one_by_one(arrays, lines, outputs)
         made = tuple(aligned(arrays[0].shape, lines[number - count].dtype) for number in outputs)
         flat, results = ([x.reshape(-1) for x in some] for some in (arrays, made))
-        whole = size // BLOCK * BLOCK
-        loop(whole, flat, results, [aligned((BLOCK,), dtype) for dtype in buffers])
+        whole = size // block * block
+        loop(whole, flat, results, [aligned((block,), dtype) for dtype in buffers])
         if whole < size:
             for result, rest in zip(results, _one_by_one([x[whole:] for x in flat], lines, outputs), strict=True):
                 result[whole:] = rest

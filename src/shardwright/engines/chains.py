@@ -6,7 +6,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from shardwright.engines.blocks import LEAST, Line, Value, blocked
-from shardwright.engines.rows import Cut, RowLine, RowOperation, by_rows, cut_of, is_elementwise, row_operation
+from shardwright.engines.rows import Cut, RowLine, RowOperation, by_rows, cut_of, is_elementwise
 from shardwright.plan import OperationPlan, Slot
 
 Runner = Callable[..., Any]
@@ -14,12 +14,21 @@ Entry = tuple[Runner, tuple[Any, ...], tuple[Slot, ...]]  # a function, what it 
 
 
 class ChainLine(NamedTuple):
-    """A function, what it reads, what it makes; `rows` if it treats rows alone."""
+    """A function, what it reads, what it makes.
+
+    NumPy's operations on whole tensors have their plan, and `rows` if they treat rows alone.
+    """
 
     function: Runner
     inputs: tuple[Any, ...]
     outputs: tuple[Slot, ...]
     rows: RowOperation | None = None
+    plan: OperationPlan | None = None
+
+    @property
+    def name(self) -> str:
+        """The operation's name, where it is known."""
+        return "" if self.plan is None else self.plan.op.name
 
     @property
     def reads(self) -> list[Slot]:
@@ -30,13 +39,6 @@ class ChainLine(NamedTuple):
     def is_view(self) -> bool:
         """Whether it makes a view of what it reads."""
         return self.rows is not None and self.rows.into is None
-
-
-def line_of(
-    function: Runner, inputs: tuple[Any, ...], outputs: tuple[Slot, ...], plan: OperationPlan | None
-) -> ChainLine:
-    """A line, with what is known of its operation."""
-    return ChainLine(function, inputs, outputs, None if plan is None else row_operation(plan, function))
 
 
 def chained(lines: Sequence[ChainLine], outputs: Sequence[Slot]) -> list[Entry]:

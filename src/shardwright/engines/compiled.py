@@ -5,9 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from shardwright.engines.chains import ChainLine, chained, line_of
+from shardwright.engines.chains import ChainLine, Entry, chained
 from shardwright.engines.deciding import choose, repeat
+from shardwright.engines.folding import folded
+from shardwright.engines.rows import row_operation
 from shardwright.engines.whole import fetching
+from shardwright.kernels import NUMPY
 from shardwright.plan import (
     Choice,
     Code,
@@ -105,6 +108,16 @@ def _partial_outputs(line: Instruction) -> list[Slot]:
     return []
 
 
+def shortened(lines: Sequence[ChainLine], outputs: Sequence[Slot]) -> list[Entry]:
+    """The lines that outputs need, with one in place of several where these can be folded or run block by block."""
+    wanted, kept = {*outputs}, []
+    for line in reversed(lines):
+        if not wanted.isdisjoint(line.outputs):
+            wanted.update(line.reads)
+            kept.append(line)
+    return chained(folded(kept[::-1], outputs), outputs)
+
+
 class Compiler:
     """Writes the function of a code for any engine: a value is let go after its last use."""
 
@@ -116,9 +129,9 @@ class Compiler:
         bound: dict[str, Any] = {"__name__": __name__}
         text: list[str] = []
         alias: dict[Slot, Slot] = {}
-        needed = self._needed(code, alias)
+        every = self._lines(code, alias)
         outputs = tuple(alias.get(x, x) for x in code.outputs)
-        lines = chained(needed, outputs)
+        lines = shortened(every, outputs)
         last = {x: at for at, (_, inputs, _) in enumerate(lines) for x in inputs if isinstance(x, Slot)}
         kept = {*outputs}
         for at, (function, inputs, made) in enumerate(lines):
@@ -137,30 +150,23 @@ class Compiler:
         run: Runner = bound["run"]
         return run
 
-    def _needed(self, code: Code, alias: dict[Slot, Slot]) -> list[ChainLine]:
-        """The lines that outputs need: whole operations in place of their instructions, and no line for a move."""
+    def _lines(self, code: Code, alias: dict[Slot, Slot]) -> list[ChainLine]:
+        """Whole operations in place of their instructions, and no line for a move."""
         producer = {slot: line for line in code.instructions for slot in line.outputs}
-        written = []
+        found = []
         for line in code.instructions:
             entry = self._line(line, producer)
             if entry is None:
                 first = line.inputs[0]
                 alias[line.outputs[0]] = alias.get(first, first)
                 continue
-            function, inputs = entry
-            inputs = tuple(alias.get(x, x) if isinstance(x, Slot) else x for x in inputs)
-            written.append(line_of(function, inputs, line.outputs, line.plan))
-        wanted = {alias.get(x, x) for x in code.outputs}
-        kept = []
-        for entry in reversed(written):
-            if not wanted.isdisjoint(entry.outputs):
-                wanted.update(x for x in entry.inputs if isinstance(x, Slot))
-                kept.append(entry)
-        return kept[::-1]
+            inputs = tuple(alias.get(x, x) if isinstance(x, Slot) else x for x in entry.inputs)
+            found.append(entry._replace(inputs=inputs))
+        return found
 
-    def _line(self, line: Instruction, producer: dict[Slot, Instruction]) -> tuple[Runner, tuple[Any, ...]] | None:
+    def _line(self, line: Instruction, producer: dict[Slot, Instruction]) -> ChainLine | None:
         """The function of a line and what it reads; None if it changes nothing."""
-        return self._function(line), line.inputs
+        return ChainLine(self._function(line), line.inputs, line.outputs)
 
     def _local(self, what: Local, inputs: Sequence[Any]) -> Runner:
         engine = self.engine
@@ -213,15 +219,15 @@ class _Stacked(Compiler):
         super().__init__(engine)
         self.totals = totals
 
-    def _line(self, line: Instruction, producer: dict[Slot, Instruction]) -> tuple[Runner, tuple[Any, ...]] | None:
+    def _line(self, line: Instruction, producer: dict[Slot, Instruction]) -> ChainLine | None:
         what, engine = line.what, self.engine
         if self.totals and line.plan is not None:
             operands = operands_of(line, producer)
             if operands is not None:
-                return engine.operation(line.plan), operands
+                return whole_line(engine.xp, line.plan, engine.operation(line.plan), operands, line.outputs)
         if isinstance(what, Step) and not isinstance(what, Fetch | Regroup) and self._is_relabelling(what):
             return None
-        return self._function(line), line.inputs
+        return super()._line(line, producer)
 
     def _is_relabelling(self, step: Step) -> bool:
         plain = step.here.is_plain and step.there.is_plain
@@ -252,6 +258,15 @@ class _Stacked(Compiler):
             stacked = tuple((at.settled, dtype) for at, dtype in what.stacked)
             what = replace(what, tables=tuple(layout.settled for layout in what.tables), stacked=stacked)
         return super()._scan(what)
+
+
+def whole_line(
+    xp: Any, plan: OperationPlan, function: Runner, inputs: tuple[Any, ...], outputs: tuple[Slot, ...]
+) -> ChainLine:
+    """An operation on whole tensors as a line; NumPy's may be folded into others, or run some rows at a time."""
+    if xp is not NUMPY:
+        return ChainLine(function, inputs, outputs)
+    return ChainLine(function, inputs, outputs, row_operation(plan, function), plan)
 
 
 def _with_summands(engine: StackedEngine, local: Local) -> Callable[..., tuple[Any, ...]]:

@@ -72,12 +72,19 @@ def _ufunc_into(function: Any) -> Function:
     return (lambda *data: function(*data[:-1], out=data[-1])) if function in EXTREMA else function
 
 
-def _sum(plan: OperationPlan) -> tuple[frozenset[int], Function | None] | None:
-    attrs = dict(plan.attrs)
-    axis, keepdims, dtype = tuple(attrs.pop("axis")), attrs.pop("keepdims", False), attrs.pop("dtype", None)
-    if attrs or not keepdims or dtype is None:
-        return None
-    return frozenset(axis), lambda x, out: np.add.reduce(x, axis, dtype, out, keepdims=True)
+def _reduction(ufunc: np.ufunc) -> "Callable[[OperationPlan], tuple[frozenset[int], Function | None] | None]":
+    reduce: Any = ufunc.reduce
+
+    def made(plan: OperationPlan) -> tuple[frozenset[int], Function | None] | None:
+        attrs = dict(plan.attrs)
+        axis, keepdims, dtype = tuple(attrs.pop("axis")), attrs.pop("keepdims", False), attrs.pop("dtype", None)
+        if attrs or not keepdims or (dtype is None and plan.kinds[0][1] != plan.dtypes[0]):
+            return None
+        if ufunc in EXTREMA and 0 in (plan.given[0].shape[dim] for dim in axis):  # has no value
+            return None
+        return frozenset(axis), lambda x, out: reduce(x, axis, dtype, out, keepdims=True)
+
+    return made
 
 
 def _concat(plan: OperationPlan) -> tuple[frozenset[int], Function | None]:
@@ -108,9 +115,11 @@ def _sigmoid(plan: OperationPlan) -> tuple[frozenset[int], Function | None] | No
 
 ROWWISE: dict[str, Callable[[OperationPlan], tuple[frozenset[int], Function | None] | None]] = {
     "concat": _concat,
+    "max": _reduction(np.maximum),
+    "min": _reduction(np.minimum),
     "rows": _rows,
     "sigmoid": _sigmoid,
-    "sum": _sum,
+    "sum": _reduction(np.add),
 }
 
 

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from shardwright.engines.calls import local_call, plan_call, put_call, read_call
+from shardwright.engines.chains import ChainLine
 from shardwright.engines.coherence import key_of
 from shardwright.engines.compiled import Compiler
 from shardwright.engines.torch.convert import from_host, to_host
@@ -176,22 +177,22 @@ class _Lines(Compiler):
     def _local(self, what: Local, inputs: Sequence[Any]) -> Callable[..., Any]:
         return self.engine.computation(what, kinds_of(what.call, [None if isinstance(x, Slot) else x for x in inputs]))
 
-    def _needed(self, code: Code, alias: dict[Slot, Slot]) -> Any:
+    def _lines(self, code: Code, alias: dict[Slot, Slot]) -> list[ChainLine]:
         before, self.uses = self.uses, Counter(code.outputs)
         for line in code.instructions:
             self.uses.update(x for x in line.inputs if isinstance(x, Slot))
-        needed = super()._needed(code, alias)
+        lines = super()._lines(code, alias)
         self.uses = before  # this code may be inside another
-        return needed
+        return lines
 
-    def _line(self, line: Instruction, producer: dict[Slot, Instruction]) -> Any:
+    def _line(self, line: Instruction, producer: dict[Slot, Instruction]) -> ChainLine | None:
         if not isinstance(line.what, Step):
             return super()._line(line, producer)
         engine, step, (data,) = self.engine, line.what, line.inputs
         made = producer[data].what if data in producer else None
         product = isinstance(made, Local) and made.name == "einsum" and len(made.operands) == 2  # in memory of its own
         spare = product and self.uses[data] == 1
-        return lambda data: engine.run_step(step, data, spare), line.inputs
+        return ChainLine(lambda data: engine.run_step(step, data, spare), line.inputs, line.outputs)
 
 
 def _bytes(host: Any) -> bytes:
