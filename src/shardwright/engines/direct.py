@@ -74,7 +74,8 @@ def _sort(call: Call) -> Function:
     axis, descending = call.attrs["axis"], call.attrs["descending"]
 
     def sort(x: Data) -> Data:
-        stable = x.dtype.kind in "fc" and bool(((x == 0) & np.signbit(x.real)).any())
+        zeros = x == 0 if x.dtype.kind in "fc" else None
+        stable = zeros is not None and bool(zeros.any()) and bool(np.signbit(x.real[zeros]).any())
         made = np.sort(x, axis=axis, kind="stable" if stable else None)
         return np.flip(made, axis=axis) if descending else made
 

@@ -78,7 +78,7 @@ def _product(
     batch = [x for x in a if x in b and x in wanted]
     inner = [x for x in a if x in b and x not in wanted]
     rows, cols = [x for x in a if x not in b], [x for x in b if x not in a]
-    lead = [batch] if batch else []
+    lead = [[x] for x in batch]  # merged they would have to be copied, where another dim lies between them in memory
 
     def flat(names: list[Label | None], groups: list[list[Label | None]]) -> tuple[list[int], tuple[int, ...]]:
         ones = [i for i, name in enumerate(names) if name is None]
