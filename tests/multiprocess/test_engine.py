@@ -54,6 +54,12 @@ def test_programs_on_large_tensors(pool):
     assert pool.run(calls.large_programs, timeout=120) == [names] * 4
 
 
+def test_a_product_is_reduced_in_its_own_memory_only_if_nothing_else_can_read_it(pool):
+    for found in pool.run(calls.reduced_temporaries):
+        assert len(found) == 15
+        assert [name for name, right in found.items() if not right] == []
+
+
 def test_host_reads_are_the_same_everywhere(pool):
     for rank, read in enumerate(pool.run(calls.reads)):
         assert read["whole"] == read["torch"] == HOST.tolist()

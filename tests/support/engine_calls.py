@@ -365,3 +365,65 @@ def large_programs():
         if all(np.allclose(x, y, rtol=1e-4, atol=1e-5) for x, y in zip(*both, strict=True)):
             right.append(name)
     return right
+
+
+# -- products that are reduced where they are ----------------------------------------------------------------------------
+
+
+class Box:
+    value = None
+
+
+def reduced_temporaries():
+    """Whether a product that nothing can read afterwards was reduced in its own memory, and what others hold is unchanged."""
+    grid = sw.Mesh(x=4, engine="torch")
+    a, b = (np.random.default_rng(seed).normal(size=(8, 8)).astype(np.float32) for seed in (0, 1))
+    x, w = sw.shard(a, grid, P(None, "x")), sw.shard(b, grid, P("x"))
+    expected = a @ b
+    summand = x.data @ w.data
+    given = summand.clone()
+    found = {}
+
+    def holds(name, made, held):
+        whole = np.allclose(np.asarray(made), expected, atol=1e-5)
+        found[name] = whole and all(torch.equal(tensor.reshape(8, 8), summand) for tensor in held())
+
+    reused = []
+    with mock.patch.object(transport, "all_reduce", side_effect=transport.all_reduce) as sent:
+        made = (x @ w).reshard(P())
+        reused.append(sent.call_args.args[4])
+    found["a temporary"] = np.allclose(np.asarray(made), expected, atol=1e-5) and reused == [True]
+
+    z = x @ w
+    holds("a variable", z.reshard(P()), lambda: [z.data])
+    holds("a variable again", z.reshard(P()), lambda: [z.data])
+    kept = [x @ w]
+    holds("an element", kept[0].reshard(P()), lambda: [kept[0].data])
+    holds("a loop", next(y.reshard(P()) for y in kept), lambda: [kept[0].data])
+    holds("a map", next(map(sw.Array.reshard, kept, [P()])), lambda: [kept[0].data])
+    Box.value = x @ w
+    holds("an attribute", Box.value.reshard(P()), lambda: [Box.value.data])
+    bound = (x @ w).reshard
+    bound(P())
+    holds("a bound method", bound(P()), lambda: [bound.__self__.data])
+
+    tensors = []
+
+    def leaks(take):
+        made = x @ w
+        tensors.append(take(made))
+        return made
+
+    holds("its tensor", leaks(lambda y: y.data).reshard(P()), lambda: tensors)
+    holds("a view", leaks(lambda y: y.data.view(-1)).reshard(P()), lambda: tensors)
+    holds("a detached one", leaks(lambda y: y.data.detach()).reshard(P()), lambda: tensors)
+    holds("memory", leaks(lambda y: torch.from_dlpack(y.data)).reshard(P()), lambda: tensors)
+    arrays = []
+    holds("a NumPy view", leaks(lambda y: arrays.append(y.data.numpy()) or y.data * 1).reshard(P()),
+          lambda: [*tensors, *map(torch.from_numpy, arrays)])  # fmt: skip
+    reshaped = []
+    holds("a reshaped array", leaks(lambda y: reshaped.append(y.reshape((4, 16))) or y.data * 1).reshard(P()),
+          lambda: [reshaped[0].data])  # fmt: skip
+    partial = sw.Sharding(grid, P(None, None), partial="x")
+    holds("given shards", sw.from_shards(partial, [given.numpy()] * 4).reshard(P()), lambda: [given])
+    return found

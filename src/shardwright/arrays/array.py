@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from sys import getrefcount
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from shardwright.arrays.hosts import as_torch, host_array, is_torch, own_copy, t
 from shardwright.arrays.per_device import PerDevice, same_mesh
 from shardwright.arrays.shards import Shard, Shards
 from shardwright.collectives import AllReduce, Collective, ReduceScatter, UpdateHalo
-from shardwright.eager import Held, operator_method, operators, unary
+from shardwright.eager import TEMPORARY, Held, operator_method, operators, unary
 from shardwright.engines import engine_of
 from shardwright.errors import ArrayError
 from shardwright.mesh import Mesh
@@ -55,12 +56,13 @@ class Array(Held):
         `sw.plan_reshard` says what moves. If `allow_device_permutation`, and the target's shards are the ones there are on
         other devices, nothing moves: the result lies on a mesh with its devices in another order.
         """
+        last = getrefcount(self) == TEMPORARY  # as in (x @ w).reshard(…): nothing can read it afterwards
         sharding = target if isinstance(target, Sharding) else Sharding(self.mesh, target)
         check_partial(sharding, self.dtype, ArrayError)
         if allow_device_permutation:
             sharding = relabelled(self.sharding, sharding.for_shape(self.shape), self.shape) or sharding
         layout = layout_of(sharding, self.shape)
-        return Array.of(layout, self.placed(layout))
+        return Array.of(layout, self.placed(layout, last))
 
     def numpy(self) -> NDArray[Any]:
         """The whole tensor on the host, as `np.asarray(x)` gives it."""

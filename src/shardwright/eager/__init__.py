@@ -18,12 +18,13 @@ from shardwright.eager.calls import (
     unary,
     warn,
 )
-from shardwright.eager.held import Held
+from shardwright.eager.held import TEMPORARY, Held
 from shardwright.eager.placement import auto_sharding, auto_spec, current_policy, sharding_for
 from shardwright.eager.tapes import taped
 from shardwright.lines import source_line, user_depth
 
 __all__ = [
+    "TEMPORARY",
     "Held",
     "apply",
     "auto_sharding",

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import lru_cache
+from sys import getrefcount
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,6 +17,25 @@ from shardwright.sharding import Layout, Sharding, as_dtype, describe, layout_of
 changing: ContextVar[bool] = ContextVar("changing", default=True)  # False while a program is traced
 
 _numpys = lru_cache(as_dtype)  # the dtype of an engine's own arrays
+
+
+class _Probe:
+    def references(self) -> int:
+        return getrefcount(self)
+
+
+def _temporary() -> int:
+    """How many references a method finds to an object that its call alone holds; 0 where a variable's object has as many."""
+    variable = _Probe()
+    found = _Probe().references()
+    return found if found < variable.references() else 0
+
+
+TEMPORARY = _temporary()
+
+
+def _gone() -> Any:
+    raise ArrayError("This array was a temporary value, and a reduction has taken its memory over.")
 
 
 class Deferred:
@@ -211,14 +231,21 @@ class Held:
     def _engine(self) -> Engine:
         return engine_of(self._layout.mesh)
 
-    def placed(self, target: Layout) -> Any:
-        """The shards as another layout has them."""
+    def placed(self, target: Layout, last: bool = False) -> Any:
+        """The shards as another layout has them. If this is the `last` use of the array, its memory is the engine's."""
         source = self._layout
         if source is target:
             return self.data
+        if last and source.partial_lanes and self._data is not None:
+            return self._engine.move(self._handed_over(), source, target)
         if source.partial_lanes and self._data is None and not target.partial_lanes:
             return self._engine.move(*self._reduced(), target)
         return self._engine.move(self.data, source, target)
+
+    def _handed_over(self) -> Any:
+        """The shards, which this array holds no longer."""
+        data, self._data, self._later = self._data, None, Deferred(None, _gone, 0)
+        return data
 
     def summary(self) -> str:
         """Its type and mesh, for errors and pictures."""

@@ -98,7 +98,7 @@ class Traced(Array):
     def host(self) -> NDArray[Any]:
         raise TraceError(self._unknown())
 
-    def placed(self, target: Layout) -> NDArray[Any]:
+    def placed(self, target: Layout, last: bool = False) -> NDArray[Any]:
         raise TraceError(self._unknown())
 
     def _scalar(self) -> Any:

@@ -1,6 +1,7 @@
 """Steps over processes: every one is a native collective or an exchange with exact sizes among the processes of one group."""
 
 from collections.abc import Callable, Sequence
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from shardwright.engines.calls import move_call, step_call
 from shardwright.engines.torch.convert import torch_dtype
 from shardwright.engines.torch.member import Member
 from shardwright.engines.torch.own import Absent
+from shardwright.engines.torch.ownership import GIVEN, is_alone
 from shardwright.engines.torch.routes import Route, elements, route_of, taken
 from shardwright.mesh import Mesh
 from shardwright.plan import (
@@ -169,15 +171,16 @@ class Sender(Member):
 
     def move(self, data: Any, source: Layout, target: Layout) -> Any:
         """A change of sharding, step by step."""
+        spare = bool(source.partial_lanes) and getrefcount(data) == GIVEN and is_alone(data)
         dtype = data.dtype if isinstance(data, Absent) else self.xp.dtype(data)
         self.note(*self.route((source, target, dtype), lambda: move_call(source, target, dtype)))
-        return self.moved(data, source, target)
+        return self.moved(data, source, target, spare)
 
-    def moved(self, data: Any, source: Layout, target: Layout) -> Any:
-        """A change of sharding in a call that was noted."""
+    def moved(self, data: Any, source: Layout, target: Layout, spare: bool = False) -> Any:
+        """A change of sharding in a call that was noted. The data of a `spare` tensor may be overwritten."""
         dtype = data.dtype if isinstance(data, Absent) else self.xp.dtype(data)
         for step in move_steps(source.sharding, target.sharding, source.shape, dtype):
-            data = self.run_step(step, data)
+            data, spare = self.run_step(step, data, spare), False
         return data
 
     def apart(self, part: Tensor, layout: Layout, lanes: Sequence[int]) -> Tensor:
