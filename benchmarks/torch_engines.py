@@ -1,8 +1,10 @@
 """The torch engines: in one process against torch itself, over four gloo processes against torch.distributed and DTensor.
 
-Each process has one thread. Over processes every figure is that of the slowest process, the best of some rounds.
+Each process has one thread. Over processes a time is that of the slowest process, and a ratio the median of many rounds,
+in which ours and by hand follow one another: four processes share fewer cores, so the best round of either is a matter of luck.
 """
 
+import statistics
 import time
 from collections.abc import Callable
 
@@ -13,7 +15,7 @@ from harness import best_of, ratio, report
 import shardwright as sw
 from shardwright import P
 
-ROUNDS = 16  # of each comparison over processes, at least
+ROUNDS = 24  # of each comparison over processes, at least
 SECONDS = 6.0  # and as many as fit in this time
 
 
@@ -61,26 +63,26 @@ def ten(x: torch.Tensor) -> torch.Tensor:
 # -- over processes ---------------------------------------------------------------------------------------------------------
 
 
-def slowest(*functions: Callable[[], object]) -> list[float]:
-    """The best time of each function, taken in turns, each as often first as last; of every round the slowest process counts.
-
-    Short functions get more rounds: four processes share fewer cores, and few rounds find them all undisturbed.
-    """
-    times = [float("inf")] * len(functions)
+def slowest(ours: Callable[[], object], hand: Callable[[], object]) -> tuple[float, float]:
+    """The median time of ours, and the one by hand that it has the median ratio to; each as often first as last."""
+    functions = ours, hand
     for function in functions:
         function()
-    rounds, spent = 0, 0.0  # the same in all processes
-    while rounds < ROUNDS or spent < SECONDS:
-        for at in range(len(functions))[:: -1 if rounds % 2 else 1]:
+    rounds: list[tuple[float, float]] = []
+    spent = 0.0  # the same in all processes
+    while len(rounds) < ROUNDS or spent < SECONDS:
+        times = [0.0, 0.0]
+        for at in (0, 1) if len(rounds) % 2 else (1, 0):
             dist.barrier()
             start = time.perf_counter()
             functions[at]()
             taken = torch.tensor(time.perf_counter() - start)
             dist.all_reduce(taken, dist.ReduceOp.MAX)
-            times[at] = min(times[at], float(taken))
-            spent += float(taken)
-        rounds += 1
-    return times
+            times[at] = float(taken)
+        rounds.append((times[0], times[1]))
+        spent += sum(times)
+    median = statistics.median(a for a, _ in rounds)
+    return median, median / statistics.median(a / b for a, b in rounds)
 
 
 def moves() -> list[tuple[str, float, float]]:
@@ -192,11 +194,15 @@ def matmuls() -> list[tuple[str, float, float]]:
         dist.all_to_all_single(made, (a_columns @ b_rows).reshape(4, block, size))
         return made.sum(0)
 
+    def product_kept() -> sw.Array:
+        made = columns @ inner
+        return made.reshard(P())
+
     step = sw.sjit(lambda a, b: (a @ b).reshard(P()))
     cases = [
         ("rows", lambda: rows @ whole, lambda: a_rows @ b),
         ("inner dim, all_reduce", lambda: (columns @ inner).reshard(P()), all_reduced),
-        ("inner dim, all_reduce, the product kept", lambda: (columns @ inner).reshard(P()), kept),
+        ("inner dim, all_reduce, the product kept", product_kept, kept),
         ("inner dim, all_reduce in sjit", lambda: step(columns, inner), all_reduced),
         ("inner dim, reduce_scatter", lambda: (columns @ inner).reshard(P("x")), scattered),
     ]
