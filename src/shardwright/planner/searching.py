@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -24,6 +24,7 @@ from shardwright.sharding import Sharding
 
 ROUNDS = 8  # of lowering the budget for what is held throughout
 WEIGHED = 8  # plans with more weight where much was held
+ROUNDING = 1e-9  # of a time
 SURE = 0.8  # of a limit: an estimate below it needs no second look
 
 
@@ -130,6 +131,29 @@ class Search:
                 break
             budget = max(min(budget, found.solution.held) - excess, smallest)
         return self._smallest(more or {}, tried)
+
+    def reconsidered(self, best: Found, other: Found, more: Mapping[Node, Sharding]) -> Found:
+        """The best plan after a quicker one was found with more inputs fixed: solved again with the places for several readers
+        that the other has, or the other itself, which memory that binds may have hidden. Its bound is that of all plans within
+        its budget. Places that plans do not choose from are no reason."""
+        if other.time >= best.time * (1 - ROUNDING) or not self._has(more):
+            return best
+        again = min(best, self.best(), key=lambda found: found.time)
+        if other.time >= again.time * (1 - ROUNDING):
+            return again
+        return self._for_all(other, more) or again
+
+    def _for_all(self, other: Found, more: Mapping[Node, Sharding]) -> Found | None:
+        """A plan that was found with more inputs fixed, with the bound of plans in which they are open."""
+        for _ in range(ROUNDS):
+            search = self if other.model is self.model else self.unlimited
+            every = search._solved({}, other.solution.proof.budget)
+            if every is not None and every.model is other.model:
+                bound = min(every.solution.bound, other.solution.cost)
+                solution = replace(other.solution, bound=bound, proof=every.solution.proof)
+                return replace(other, fixed=dict(self.fixed), solution=solution)
+            other = self.best(more)  # with the places for several readers that were added
+        return None
 
     def _smallest(self, more: Mapping[Node, Sharding], tried: Found | None) -> Found:
         """The first plan that fits of those that hold little; an error says which is the least."""
