@@ -70,6 +70,14 @@ def test_no_random_plan_holds_less_than_the_bound(seed):
         assert peak_of(model, choice, search.hubs, search.fixed) >= bound
 
 
+@pytest.mark.parametrize("seed", range(36, 44))
+def test_the_estimate_from_above_is_above(seed):
+    program = RandomProgram(seed, control=seed % 2 == 0)
+    search = sw.auto(program.function(), program.mesh, *program.abstract())._search
+    for found in (search.best(), *search.unlimited._small({})):
+        assert found.peak <= search._at_most(found)
+
+
 def test_an_input_that_is_fixed_takes_more():
     x = ShapeDtype((64, 64), "float32")
     mesh = sw.Mesh(a=2, b=2)

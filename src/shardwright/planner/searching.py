@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from shardwright.planner.model import Builder, Model
 from shardwright.planner.small import Holding
 from shardwright.planner.solving import Sizes, Solution, Solver
 from shardwright.program import Explanation, explained, peak_bytes
-from shardwright.program.node import Control, Node, Program
+from shardwright.program.node import Control, Node, Pick, Program
 from shardwright.program.planned import Decision, partition_by
 from shardwright.program.rows import size
 from shardwright.sharding import Sharding
@@ -272,28 +273,48 @@ class Search:
         return (variable,), model.tables.seconds([0.0 if option is there else math.inf for option in options])
 
     def _surely_fits(self, found: Found) -> bool:
-        """Whether a device holds well below the limit by an estimate from above: every value, with the copies that are moved
-        for several readers, from where it is made to where it is last read, beside twice what a step itself takes. Then the
-        program need not be partitioned to know."""
+        """Whether a device holds well below the limit, so that the program need not be partitioned to know."""
+        return self._at_most(found) <= SURE * self.limit
+
+    def _at_most(self, found: Found) -> int:
+        """An estimate from above of what a device holds: every value, with the copies that are moved for several readers, from
+        where it is made to where it is last read, beside twice a step's operands."""
         made: dict[Node, int] = {}
         steps: dict[Node, int] = {}
+        known: dict[Any, int] = {}
         for number, (variable, at) in enumerate(zip(found.model.variables, found.solution.choice, strict=True)):
             if number in found.model.held:  # throughout
                 continue
-            option, node, kind = variable.options[at], variable.node, variable.node.type
-            if isinstance(option, Sharding):
-                size_ = option.local_size(kind.shape) * kind.dtype.itemsize
-            else:
-                size_ = steps[node] = option.memory
-            made[node] = made.get(node, 0) + size_
-        last = {x: node for node in self.program.nodes for x in node.nodes}
-        kept = {*self.program.outputs, *self.program.inputs}
-        held, peak = found.solution.held, 0
+            option, node = variable.options[at], variable.node
+            results = (option,) if isinstance(option, Sharding) else option.results
+            key = results, node.types
+            if key not in known:
+                kinds = zip(results, node.types, strict=True)
+                known[key] = sum([s.local_size(kind.shape) * kind.dtype.itemsize for s, kind in kinds])
+            if not isinstance(option, Sharding):
+                steps[node] = max(option.memory - known[key], 0)
+            made[node] = made.get(node, 0) + known[key]
+        held, peak, last = found.solution.held, 0, self._last_readers
         for node in self.program.nodes:
             held += made.get(node, 0)
             peak = max(peak, held + 2 * steps.get(node, made.get(node, 0)))
-            held -= sum(made.get(x, 0) for x in dict.fromkeys(node.nodes) if last[x] is node and x not in kept)
-        return peak <= SURE * self.limit
+            held -= sum([made.get(x, 0) for x in last.get(node, ())])
+        return peak
+
+    @cached_property
+    def _last_readers(self) -> dict[Node, list[Node]]:
+        """For each node the values that nothing reads after it; a value with several results is one."""
+        whole = {node: node.nodes[0] for node in self.program.nodes if isinstance(node.what, Pick)}
+        last: dict[Node, Node] = {}
+        for node in self.program.nodes:
+            if node not in whole:
+                last.update({whole.get(x, x): node for x in node.nodes})
+        for node in (*self.program.outputs, *self.program.inputs):
+            last.pop(whole.get(node, node), None)
+        found: dict[Node, list[Node]] = {}
+        for x, node in last.items():
+            found.setdefault(node, []).append(x)
+        return found
 
     def _nothing_fits(self, least: Found, bound: int) -> PlanError:
         """What the least is that a device must hold, as far as is known, and what holds it."""
