@@ -154,6 +154,17 @@ def test_equal_parts_of_a_graph_are_eliminated_once():
     assert made(100) == (tables, 100 * least)
 
 
+def test_an_order_that_is_known_gives_the_same_elimination():
+    for seed in range(40):
+        tables, sizes, factors = random_graph(seed)
+        run = Elimination(tables, sizes, factors)
+        run.run()
+        again = Elimination(tables, sizes, factors, [step.variable for step in run.gone])
+        again.run()
+        assert again.steps == run.steps
+        assert (again.choice(), again.least(), again.left) == (run.choice(), run.least(), set())
+
+
 # -- whole programs ---------------------------------------------------------------------------------------------------
 
 

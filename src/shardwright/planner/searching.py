@@ -192,7 +192,8 @@ class Search:
         """The last one if it serves: what it tried for one budget helps with another."""
         if self._last is None or self._last[0] is not model or self._last[1] != more:
             only = [self._only(model, node, there) for node, there in more.items()]
-            self._last = model, dict(more), Solver(model, only)
+            order = self._last[2].order if self._last is not None and self._last[0] is model else None
+            self._last = model, dict(more), Solver(model, only, order)
         return self._last[2]
 
     def _solved(self, more: Mapping[Node, Sharding], budget: float) -> Found | None:

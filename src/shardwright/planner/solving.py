@@ -55,8 +55,13 @@ class Solution:
 class Solver:
     """Solves one model again and again: with other prices of memory, and with more factors."""
 
-    def __init__(self, model: Model, more: Sequence[tuple[Scope, int]] = ()) -> None:
+    def __init__(
+        self, model: Model, more: Sequence[tuple[Scope, int]] = (), order: Sequence[int] | None = None
+    ) -> None:
         self.model, self.tables = model, model.tables
+        self.order = (
+            order  # in which all variables were minimised out before, which further factors of them don't change
+        )
         self.factors = [*model.factors, *more]
         self.sizes = [len(variable.options) for variable in model.variables]
         self.wide = False  # too wide to minimise all variables out, which is the same for all prices
@@ -72,10 +77,12 @@ class Solver:
         priced = zip(kinds, sizes, strict=True)
         factors = [*self.factors, *((scope, self.tables.bytes(some, kind)) for kind, (scope, some) in priced)]
         count = len(self.tables.values)
-        run = Elimination(self.tables, self.sizes, factors)
+        run = Elimination(self.tables, self.sizes, factors, self.order)
         if not self.wide:
             run.run()
             self.wide = bool(run.left)
+        if not self.wide and self.order is None:
+            self.order = [step.variable for step in run.gone]
 
         def solved(*prices: float) -> Result:
             if self.wide:  # dead ends depend on prices, and so does all that follows from them
