@@ -106,9 +106,10 @@ class ShardingWarning(UserWarning):
 class PlanError(ShardwrightError, ValueError):
     """A program that no plan fits, or a request of a plan that contradicts itself.
 
-    `least` is the least memory that a plan takes, in bytes, where memory is what lacks.
+    Where memory is what lacks, `least` has the bytes of the plan that holds least of those found, and `bound` the bytes that no
+    plan holds less than.
     """
 
-    def __init__(self, message: str, least: int | None = None) -> None:
+    def __init__(self, message: str, least: int | None = None, bound: int | None = None) -> None:
         super().__init__(message)
-        self.least = least
+        self.least, self.bound = least, bound

@@ -288,7 +288,7 @@ def test_a_program_whose_inputs_take_half_of_the_memory_is_not_partitioned_to_kn
 def test_nothing_fits():
     with pytest.raises(
         PlanError,
-        match=r"No plan fits 1 MB a device: inputs alone take [\d.]+ MB at least, and the least found holds [\d.]+ MB",
+        match=r"No plan fits 1 MB a device: (the least possible is|every plan holds at least) [\d.]+ MB",
     ) as caught:
         sw.auto(mlp, MESH, X, weights(), memory=1e6)
     assert "p/layers/2/up 2.1 MB" in str(caught.value)

@@ -201,7 +201,7 @@ def test_wide_programs_are_planned_within_memory(monkeypatch, memory):
 
 def test_what_the_least_found_holds_is_more_than_the_limit_and_can_be_had(monkeypatch):
     for make in (crossed_plan, partial(wide_plan, monkeypatch)):
-        with pytest.raises(PlanError, match="No plan fits 1 kB a device: inputs alone take") as caught:
+        with pytest.raises(PlanError, match=r"No plan fits 1 kB a device: (the least|every plan)") as caught:
             make(memory=1e3)
         least = caught.value.least
         assert least > 1e3

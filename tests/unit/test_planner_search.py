@@ -9,8 +9,8 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
 
 import shardwright as sw
-import shardwright.numpy as snp
-from shardwright import P, nn
+from planned_programs import MESHES, PROGRAMS, planned
+from shardwright import P
 from shardwright.plan import is_exact, move_matrix, move_seconds, move_steps, options_of, patterns, places
 from shardwright.plan.alike import alike_axes
 from shardwright.planner import remaining
@@ -154,53 +154,18 @@ def test_equal_parts_of_a_graph_are_eliminated_once():
     assert made(100) == (tables, 100 * least)
 
 
+def test_an_order_that_is_known_gives_the_same_elimination():
+    for seed in range(40):
+        tables, sizes, factors = random_graph(seed)
+        run = Elimination(tables, sizes, factors)
+        run.run()
+        again = Elimination(tables, sizes, factors, [step.variable for step in run.gone])
+        again.run()
+        assert again.steps == run.steps
+        assert (again.choice(), again.least(), again.left) == (run.choice(), run.least(), set())
+
+
 # -- whole programs ---------------------------------------------------------------------------------------------------
-
-
-def two_products(x, v, w):
-    return snp.tanh(x @ v) @ w
-
-
-def shared(x, w):
-    h = x @ w
-    return h + snp.sum(h, axis=0), snp.max(h, axis=1)
-
-
-def normal(x, w):
-    return nn.softmax(x @ w, axis=-1)
-
-
-def shaped(x):
-    return snp.cumulative_sum(snp.reshape(x, (-1, 3)), axis=0)[1:]
-
-
-def several(x, y):
-    return snp.concat([snp.sort(x, axis=0), y], axis=1)
-
-
-PROGRAMS = {
-    "product": (lambda x, w: x @ w, (8, 6), (6, 4)),
-    "two products": (two_products, (8, 6), (6, 8), (8, 4)),
-    "uneven": (two_products, (5, 3), (3, 7), (7, 2)),
-    "shared": (shared, (8, 6), (6, 4)),
-    "softmax": (normal, (6, 4), (4, 8)),
-    "shaped": (shaped, (4, 6)),
-    "several": (several, (4, 2), (4, 3)),
-    "square": (lambda x: x * x + snp.mean(x), (4, 6)),
-    "taken": (lambda x, i: snp.take(x, i, axis=0), (6, 4), (4,)),
-}
-MESHES = {
-    "x=2": sw.Mesh(x=2, hardware="h100"),
-    "x=3": sw.Mesh(x=3, links={"x": sw.Link("line", 1e9, 1e-9)}),
-    "x=2, y=2": sw.Mesh(x=2, y=2, links={"x": sw.Link("line", 1e8, 1e-9), "y": sw.Link("switch", 1e9, 1e-8)}),
-}
-
-
-def planned(name, mesh, **options):
-    fn, *shapes = PROGRAMS[name]
-    kinds = ["int64" if name == "taken" and at == 1 else "float32" for at in range(len(shapes))]
-    args = [sw.ShapeDtype(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
-    return sw.auto(fn, mesh, *args, **options)
 
 
 def move_time(source, target, shape, dtype):

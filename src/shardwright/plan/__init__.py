@@ -15,7 +15,7 @@ from shardwright.plan.code import (
     While,
     parts_of,
 )
-from shardwright.plan.enumeration import Option, options_of, places
+from shardwright.plan.enumeration import Instant, Option, instants_of, options_of, places
 from shardwright.plan.factors import PARTIAL, dims_of, homes
 from shardwright.plan.fetch import Fetch, element_step
 from shardwright.plan.local_view import LocalShapes, LocalStep, SendRecv, local_shapes
@@ -66,6 +66,7 @@ __all__ = [
     "FromLocal",
     "Fused",
     "ImplicitGather",
+    "Instant",
     "Instruction",
     "Local",
     "LocalShapes",
@@ -97,6 +98,7 @@ __all__ = [
     "gathered_dims",
     "group_of",
     "homes",
+    "instants_of",
     "is_exact",
     "local_shapes",
     "lower_bound",

@@ -17,10 +17,11 @@ from shardwright.caches import MIB, Cache
 from shardwright.kernels import KERNELS
 from shardwright.mesh import Mesh
 from shardwright.ops import OPS, Attrs
-from shardwright.plan.code import Local
+from shardwright.plan.code import Local, Slot
 from shardwright.plan.factors import PARTIAL, Placement
 from shardwright.plan.operation import OperationPlan, canonical, problem_of
 from shardwright.plan.problem import Problem, work_of
+from shardwright.plan.steps import Regroup
 from shardwright.plan.strategy import Strategy, in_place, strategy_for
 from shardwright.sharding import P, Sharding, layout_of
 
@@ -39,6 +40,13 @@ class Option(NamedTuple):
     strategy: Strategy
 
 
+class Instant(NamedTuple):
+    """What a device holds in one step of an operation: the bytes of all but its operands, and the operands that it reads."""
+
+    own: int
+    operands: tuple[int, ...]  # by number, of the operands that are arrays
+
+
 _options: Cache[Any, tuple[Option, ...]] = Cache(limit=64 * MIB, size=lambda found: 1000 + 1500 * len(found))
 
 
@@ -49,15 +57,34 @@ def options_of(name: str, kinds: Sequence[Any], attrs: Attrs, mesh: Mesh) -> tup
     >>> [str(o.results[0].spec) for o in options_of("negative", [((4, 3), f4)], Attrs(), Mesh(x=4))]
     ["P('x', None)", 'P(None, None)', 'P(None, None)']
     """
-    if not all(isinstance(kind, tuple) for kind in kinds):
-        result = OPS[name].dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)[0]
-        kinds = [kind if isinstance(kind, tuple) else canonical(kind, result, name == "divide") for kind in kinds]
+    kinds = _canonical_kinds(name, kinds, attrs)
     key = (name, *[kind if isinstance(kind, tuple) else (type(kind), repr(kind)) for kind in kinds], attrs.key, mesh)
     found = _options.get(key)
     if found is None:
         found = tuple(sorted(_Enumeration(name, kinds, attrs, mesh).options(), key=_order))
         _options.put(key, found)
     return found
+
+
+def instants_of(
+    name: str, kinds: Sequence[Any], attrs: Attrs, mesh: Mesh, options: Sequence[Option]
+) -> list[tuple[Instant, ...]]:
+    """For each of some options of an operation what a device holds in each of its steps; none where the result is the operand.
+
+    >>> f4, mesh = np.dtype("f4"), Mesh(x=2)
+    >>> kinds = [((4, 4), f4)] * 2
+    >>> instants_of("add", kinds, Attrs(), mesh, options_of("add", kinds, Attrs(), mesh))[0]
+    (Instant(own=32, operands=(0, 1)),)
+    """
+    enumeration = _Enumeration(name, _canonical_kinds(name, kinds, attrs), attrs, mesh)
+    return [tuple(enumeration.instants(option)) for option in options]
+
+
+def _canonical_kinds(name: str, kinds: Sequence[Any], attrs: Attrs) -> Sequence[Any]:
+    if all(isinstance(kind, tuple) for kind in kinds):
+        return kinds
+    result = OPS[name].dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)[0]
+    return [kind if isinstance(kind, tuple) else canonical(kind, result, name == "divide") for kind in kinds]
 
 
 def _order(option: Option) -> Any:
@@ -92,7 +119,7 @@ class _Enumeration:
         self.op, self.kinds, self.attrs, self.mesh = OPS[name], kinds, attrs, mesh
         self.count = sum(isinstance(kind, tuple) for kind in kinds)
         self._problems: dict[tuple[tuple[str, ...], ...], Problem] = {}
-        rule = self._problem(((),) * self.count).rule
+        self.rule = rule = self._problem(((),) * self.count).rule
         self.plain = name in KERNELS and not (
             rule.rows or rule.prefix or rule.agrees or rule.selects or rule.normalizes
         )
@@ -107,7 +134,8 @@ class _Enumeration:
         if found is None:
             left = iter(partial)
             kinds = [self._given(kind, next(left)) if isinstance(kind, tuple) else kind for kind in self.kinds]
-            found = self._problems[partial] = problem_of(self.op, kinds, self.attrs)[0]
+            found, self.dtypes = problem_of(self.op, kinds, self.attrs)
+            self._problems[partial] = found
         return found
 
     def _given(self, kind: tuple[Shape, DType], partial: tuple[str, ...]) -> Any:
@@ -157,10 +185,41 @@ class _Enumeration:
         strategy = replace(placed, idle=0, price=price, count_work=work)
         if self.plain:
             return Option(placed.operands, placed.results, price.compute, price.memory, strategy)
-        left = iter(placed.operands)
+        seconds = seconds_in_place(self._plan(strategy))
+        return Option(placed.operands, placed.results, seconds, price.memory, strategy)
+
+    def _plan(self, strategy: Strategy) -> OperationPlan:
+        """The operation under a strategy, its operands in place."""
+        left = iter(strategy.operands)
         kinds = [(layout_of(next(left), kind[0]), kind[1]) if isinstance(kind, tuple) else kind for kind in self.kinds]
-        plan = OperationPlan(self.op, kinds, self.attrs, strategy)
-        return Option(placed.operands, placed.results, seconds_in_place(plan), price.memory, strategy)
+        return OperationPlan(self.op, kinds, self.attrs, strategy)
+
+    def instants(self, option: Option) -> Iterator[Instant]:
+        """What a device holds in each of an option's steps."""
+        if self.plain:
+            every = zip(option.results, self.dtypes, strict=True)
+            made = [s.local_size(self.rule.out_shape(at)) * dtype.itemsize for at, (s, dtype) in enumerate(every)]
+            yield Instant(sum(made), tuple(range(self.count)))
+            return
+        slots_of = [Slot(at) for at, kind in enumerate(self.kinds) if isinstance(kind, tuple)]
+        numbers = {slot: number for number, slot in enumerate(slots_of)}
+        held: dict[Slot, int] = {}  # bytes of what steps have made
+        for what, inputs, outputs, _ in self._plan(option.strategy).instructions:
+            slots = [slot for slot in dict.fromkeys(inputs) if isinstance(slot, Slot)]
+            made = _made(what)
+            held.update(zip(outputs, made, strict=True))
+            if not isinstance(what, Regroup):  # whose result is the memory of its operand
+                own = sum(made) + sum([held[slot] for slot in slots if slot in held])
+                scratch = what.scratch if isinstance(what, Local) else 0
+                yield Instant(own + scratch, tuple([numbers[slot] for slot in slots if slot in numbers]))
+
+
+def _made(what: Any) -> list[int]:
+    """The bytes that a device holds of each result of an instruction."""
+    if not isinstance(what, Local):
+        return [what.result.local_size(what.result_shape) * what.dtype.itemsize]
+    every = zip(what.results, what.call.result_dtypes, strict=True)
+    return [layout.sharding.local_size(layout.shape) * dtype.itemsize for layout, dtype in every]
 
 
 def seconds_in_place(plan: OperationPlan) -> float:

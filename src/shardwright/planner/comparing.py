@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from shardwright.planner.searching import Found
+from shardwright.planner.searching import ROUNDING, Found
 from shardwright.program.rows import duration, size
 from shardwright.sharding import P
 
@@ -26,8 +26,10 @@ class Other:
 
     @property
     def slower(self) -> float:
-        """Seconds more than the best plan takes; 0 if that has the input there itself."""
-        return max(self.found.time - self.best.time, 0.0)
+        """Seconds more than the best plan takes; 0 if that has the input there itself. Less than 0 only at places that plans
+        do not choose from, such as those with pieces of axes."""
+        more = self.found.time - self.best.time
+        return more if abs(more) > ROUNDING * self.best.time else 0.0
 
     @cached_property
     def memory(self) -> int:
@@ -50,10 +52,13 @@ class Other:
         return tuple(f"{text}{f' × {count}' if count > 1 else ''}" for text, count in more.items())
 
     def __str__(self) -> str:
-        part = f" ({100 * self.slower / self.best.time:.2g} %)" if self.best.time else ""
+        part = f" ({100 * abs(self.slower) / self.best.time:.2g} %)" if self.best.time else ""
+        word = "quicker" if self.slower < 0 else "slower"
         more = self.memory - self.best.peak
         held = f"{size(abs(more))} {'more' if more > 0 else 'less'} memory" if more else "the same memory"
-        lines = [f"{self.name} at {self.spec}: {duration(self.time)}, {duration(self.slower)}{part} slower, {held}"]
+        lines = [
+            f"{self.name} at {self.spec}: {duration(self.time)}, {duration(abs(self.slower))}{part} {word}, {held}"
+        ]
         shown = self.steps[:MOST_STEPS]
         lines += [f"  it adds {text}" for text in shown]
         if len(self.steps) > len(shown):

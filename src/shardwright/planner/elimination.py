@@ -38,10 +38,19 @@ class Dead(NamedTuple):
 
 
 class Elimination:
-    """Variables with numbers of options, and factors over them, of which some were minimised out."""
+    """Variables with numbers of options, and factors over them, of which some were minimised out.
 
-    def __init__(self, tables: Tables, sizes: Sequence[int], factors: Sequence[tuple[Scope, int]]) -> None:
-        self.tables, self.sizes = tables, list(sizes)
+    `order` is that in which an elimination of factors over the same variables minimised all of them out, if there was one.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        sizes: Sequence[int],
+        factors: Sequence[tuple[Scope, int]],
+        order: Sequence[int] | None = None,
+    ) -> None:
+        self.tables, self.sizes, self._order = tables, list(sizes), order
         count = len(self.sizes)
         self.of: list[dict[int, None]] = [{} for _ in range(count)]  # the factors of each variable
         self.near: list[set[int]] = [set() for _ in range(count)]
@@ -62,8 +71,9 @@ class Elimination:
         self.live[number] = (scope, table)
         for v in scope:
             self.of[v][number] = None
-            self.near[v].update(scope)
-            self.near[v].discard(v)
+            if self._order is None:
+                self.near[v].update(scope)
+                self.near[v].discard(v)
 
     def _weight(self, v: int) -> float:
         logs = self._logs
@@ -71,6 +81,10 @@ class Elimination:
 
     def run(self, most: float = MOST, degree: float = math.inf) -> bool:
         """Minimises out all variables that touch no more than so many combinations and so many others; whether any."""
+        if self._order is not None:
+            for v in self._order:
+                self._minimise(v)
+            return True
         before = len(self.left)
         limit = math.log(most) + 1e-9
         heap = [(self._weight(v), v) for v in self.left]

@@ -141,13 +141,23 @@ class Plan:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def why_not(self, name: str, spec: "P | Sharding") -> Other:
-        """What the best plan costs if one input lies elsewhere: solved again, exactly."""
+        """What the best plan costs if one input lies elsewhere: solved again, exactly.
+
+        A question may show that the plan can be better: it needs one more place for several readers of a value, or finds a
+        quicker plan within memory that binds. The plan then becomes the better one.
+        """
         node = _known(name, self._inputs)
         there = _sharding(spec, self.mesh, node, name)
         given = self._search.fixed.get(node)
         if given is not None and given is not there:
             raise PlanError(f"{name!r} is fixed at {given.spec}: another place for it can't be asked about.")
-        return Other(name, there.spec, self._search.best({node: there}), self.found)
+        other = self._search.best({node: there})
+        better = self._search.reconsidered(self.found, other, {node: there})
+        if better is not self.found:
+            self.found = better
+            for known in ("places", "certificate", "_least_compute"):
+                self.__dict__.pop(known, None)
+        return Other(name, there.spec, other, self.found)
 
     def compare(self, placements: Mapping[str, Any]) -> Comparison:
         """Placements written by hand, each a rule or a mapping from names, under the same prices, beside this plan.

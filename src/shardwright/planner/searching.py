@@ -2,25 +2,30 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwright.errors import PlanError
 from shardwright.plan import moves_that_count_less
 from shardwright.planner.collecting import no_collection
 from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of
-from shardwright.planner.model import Builder, Model, Variable
-from shardwright.planner.solving import Solution, Solver
+from shardwright.planner.least import Least, Needs
+from shardwright.planner.model import Builder, Model
+from shardwright.planner.small import Holding
+from shardwright.planner.solving import Sizes, Solution, Solver
 from shardwright.program import Explanation, explained, peak_bytes
-from shardwright.program.node import Control, Node, Program
+from shardwright.program.node import Control, Node, Pick, Program
 from shardwright.program.planned import Decision, partition_by
 from shardwright.program.rows import size
 from shardwright.sharding import Sharding
 
-Sizes = Mapping[int, Sequence[int]]  # of variables: the bytes of each option
 ROUNDS = 8  # of lowering the budget for what is held throughout
+WEIGHED = 8  # plans with more weight where much was held
+ROUNDING = 1e-9  # of a time
 SURE = 0.8  # of a limit: an estimate below it needs no second look
 
 
@@ -87,6 +92,7 @@ class Search:
         self.hubs: Hubs = {}
         self.exact: set[Moved] = set()  # moves that turned out to matter
         self._last: tuple[Model, dict[Node, Sharding], Solver] | None = None
+        self._held: Holding | None = None
 
     @cached_property
     def unlimited(self) -> "Search":
@@ -125,11 +131,53 @@ class Search:
             if budget <= smallest:
                 break
             budget = max(min(budget, found.solution.held) - excess, smallest)
-        small = [*self.unlimited._small(more or {}), *([] if tried is None else [tried])]
-        least = min(small, key=lambda found: found.peak)
+        return self._smallest(more or {}, tried)
+
+    def reconsidered(self, best: Found, other: Found, more: Mapping[Node, Sharding]) -> Found:
+        """The best plan after a quicker one was found with more inputs fixed: solved again with the places for several readers
+        that the other has, or the other itself, which memory that binds may have hidden. Its bound is that of all plans within
+        its budget. Places that plans do not choose from are no reason."""
+        if other.time >= best.time * (1 - ROUNDING) or not self._has(more):
+            return best
+        again = min(best, self.best(), key=lambda found: found.time)
+        if other.time >= again.time * (1 - ROUNDING):
+            return again
+        return self._for_all(other, more) or again
+
+    def _for_all(self, other: Found, more: Mapping[Node, Sharding]) -> Found | None:
+        """A plan that was found with more inputs fixed, with the bound of plans in which they are open."""
+        for _ in range(ROUNDS):
+            search = self if other.model is self.model else self.unlimited
+            every = search._solved({}, other.solution.proof.budget)
+            if every is not None and every.model is other.model:
+                bound = min(every.solution.bound, other.solution.cost)
+                solution = replace(other.solution, bound=bound, proof=every.solution.proof)
+                return replace(other, fixed=dict(self.fixed), solution=solution)
+            other = self.best(more)  # with the places for several readers that were added
+        return None
+
+    def _smallest(self, more: Mapping[Node, Sharding], tried: Found | None) -> Found:
+        """The first plan that fits of those that hold little; an error says which is the least."""
+        free = self.unlimited
+        bound, least = free._least(more).bound, None
+        for found in free._small(more):
+            if least is None or found.peak < least.peak:
+                least = found
+            if least.peak <= max(self.limit, bound):
+                break
+        assert least is not None
         if least.peak <= self.limit:
             return least
-        raise self._nothing_fits(least)
+        if tried is not None and tried.peak < least.peak:
+            least = self._found_within(tried.peak, more) or least
+        raise self._nothing_fits(least, bound)
+
+    def _found_within(self, limit: float, more: Mapping[Node, Sharding]) -> Found | None:
+        """The plan that is found where a device may hold just so much: an error must not promise what is then not found."""
+        try:
+            return Search(self.program, {**self.fixed, **more}, self.outputs, limit).best()
+        except PlanError:
+            return None
 
     def _has(self, more: Mapping[Node, Sharding]) -> bool:
         """Whether the model has inputs at some places: no sub-axes or orders of axes that only users write; and nothing in it
@@ -144,19 +192,41 @@ class Search:
         """The last one if it serves: what it tried for one budget helps with another."""
         if self._last is None or self._last[0] is not model or self._last[1] != more:
             only = [self._only(model, node, there) for node, there in more.items()]
-            self._last = model, dict(more), Solver(model, only)
+            order = self._last[2].order if self._last is not None and self._last[0] is model else None
+            self._last = model, dict(more), Solver(model, only, order)
         return self._last[2]
 
     def _solved(self, more: Mapping[Node, Sharding], budget: float) -> Found | None:
         return self._settled(more, lambda solver: solver.solve(budget))
 
+    def _least(self, more: Mapping[Node, Sharding]) -> Least:
+        """The least that any plan holds."""
+        options = {node: self.model.variables[self.model.inputs[node]].options for node in more}
+        only = {node: options[node].index(there) for node, there in more.items()}
+        return self._holding(self.model).needs.least(only)
+
+    def _holding(self, model: Model) -> Holding:
+        """What options of the model hold; the last one if it serves."""
+        if self._held is None or self._held.model is not model:
+            self._held = Holding(model, Needs(model))
+        return self._held
+
     def _small(self, more: Mapping[Node, Sharding]) -> Iterator[Found]:
-        """Plans that hold little: with the smallest inputs, with all values small, and with the smallest steps alone."""
-        measures: tuple[Callable[[Model], Sizes], ...] = (_held, _values, _small_steps)
-        for sizes in measures:
-            found = self._settled(more, partial(_smallest, sizes))
-            if found is not None:
-                yield found
+        """Plans that hold little: with the smallest inputs, with inputs and steps as the bound has them, with small values,
+        with the smallest steps; then with more weight where much was held, unless each takes a linear programme."""
+        least, rounds = self._least(more), list[NDArray[np.float64]]()
+        measures: list[Callable[[Holding], Sizes]] = [Holding.inputs, lambda some: some.at_bound(least)]
+        measures += [Holding.values, Holding.steps, *[lambda some: some.weighed(rounds)] * WEIGHED]
+        for measure in measures:
+            if len(rounds) == 4 and self._solver(self.model, more).wide:
+                return
+            solved = self._settled(more, partial(self._by, measure))
+            if solved is not None:
+                yield solved
+                rounds.append(self._holding(solved.model).held(solved.solution.choice))
+
+    def _by(self, measure: Callable[[Holding], Sizes], solver: Solver) -> Solution | None:
+        return solver.smallest(measure(self._holding(solver.model)))
 
     def _settled(self, more: Mapping[Node, Sharding], solve: "Callable[[Solver], Solution | None]") -> Found | None:
         """A solution in which every move counts with its price, and what several readers move alike is moved once."""
@@ -204,30 +274,50 @@ class Search:
         return (variable,), model.tables.seconds([0.0 if option is there else math.inf for option in options])
 
     def _surely_fits(self, found: Found) -> bool:
-        """Whether a device holds well below the limit by an estimate from above: every value, with the copies that are moved
-        for several readers, from where it is made to where it is last read, beside twice what a step itself takes. Then the
-        program need not be partitioned to know."""
+        """Whether a device holds well below the limit, so that the program need not be partitioned to know."""
+        return self._at_most(found) <= SURE * self.limit
+
+    def _at_most(self, found: Found) -> int:
+        """An estimate from above of what a device holds: every value, with the copies that are moved for several readers, from
+        where it is made to where it is last read, beside twice a step's operands."""
         made: dict[Node, int] = {}
         steps: dict[Node, int] = {}
+        known: dict[Any, int] = {}
         for number, (variable, at) in enumerate(zip(found.model.variables, found.solution.choice, strict=True)):
             if number in found.model.held:  # throughout
                 continue
-            option, node, kind = variable.options[at], variable.node, variable.node.type
-            if isinstance(option, Sharding):
-                size_ = option.local_size(kind.shape) * kind.dtype.itemsize
-            else:
-                size_ = steps[node] = option.memory
-            made[node] = made.get(node, 0) + size_
-        last = {x: node for node in self.program.nodes for x in node.nodes}
-        kept = {*self.program.outputs, *self.program.inputs}
-        held, peak = found.solution.held, 0
+            option, node = variable.options[at], variable.node
+            results = (option,) if isinstance(option, Sharding) else option.results
+            key = results, node.types
+            if key not in known:
+                kinds = zip(results, node.types, strict=True)
+                known[key] = sum([s.local_size(kind.shape) * kind.dtype.itemsize for s, kind in kinds])
+            if not isinstance(option, Sharding):
+                steps[node] = max(option.memory - known[key], 0)
+            made[node] = made.get(node, 0) + known[key]
+        held, peak, last = found.solution.held, 0, self._last_readers
         for node in self.program.nodes:
             held += made.get(node, 0)
             peak = max(peak, held + 2 * steps.get(node, made.get(node, 0)))
-            held -= sum(made.get(x, 0) for x in dict.fromkeys(node.nodes) if last[x] is node and x not in kept)
-        return peak <= SURE * self.limit
+            held -= sum([made.get(x, 0) for x in last.get(node, ())])
+        return peak
 
-    def _nothing_fits(self, least: Found) -> PlanError:
+    @cached_property
+    def _last_readers(self) -> dict[Node, list[Node]]:
+        """For each node the values that nothing reads after it; a value with several results is one."""
+        whole = {node: node.nodes[0] for node in self.program.nodes if isinstance(node.what, Pick)}
+        last: dict[Node, Node] = {}
+        for node in self.program.nodes:
+            if node not in whole:
+                last.update({whole.get(x, x): node for x in node.nodes})
+        for node in (*self.program.outputs, *self.program.inputs):
+            last.pop(whole.get(node, node), None)
+        found: dict[Node, list[Node]] = {}
+        for x, node in last.items():
+            found.setdefault(node, []).append(x)
+        return found
+
+    def _nothing_fits(self, least: Found, bound: int) -> PlanError:
         """What the least is that a device must hold, as far as is known, and what holds it."""
         choice, model, peak = least.solution.choice, least.model, least.explanation
         largest = sorted(
@@ -238,40 +328,12 @@ class Search:
             reverse=True,
         )
         held = ", ".join(f"{name} {size(count)}" for count, name in largest[:3])
-        inputs = sum(min(some) for some in model.held.values())
+        known = f"every plan holds at least {size(bound)}, and the least found holds {size(least.peak)}"
+        if least.peak == bound:
+            known = f"the least possible is {size(bound)}"
         return PlanError(
-            f"No plan fits {size(self.limit)} a device: inputs alone take {size(inputs)} at least, and the least found holds "
-            f"{size(peak.peak_bytes)}, of it {size(least.solution.held)} of inputs ({held}); most is held at "
-            f"{peak.use.step or 'the start'}. Use more devices, a smaller batch, or a chip with more memory.",
-            peak.peak_bytes,
+            f"No plan fits {size(self.limit)} a device: {known}, of it {size(least.solution.held)} of inputs ({held}); most is "
+            f"held at {peak.use.step or 'the start'}. Use more devices, a smaller batch, or a chip with more memory.",
+            least.peak,
+            bound,
         )
-
-
-def _smallest(sizes: Callable[[Model], Sizes], solver: Solver) -> Solution | None:
-    return solver.smallest(sizes(solver.model))
-
-
-def _held(model: Model) -> Sizes:
-    return model.held
-
-
-def _values(model: Model) -> Sizes:
-    """What a device holds of every value, or of the step that makes it, by option."""
-    return {number: _sizes(variable) for number, variable in enumerate(model.variables)} | model.held
-
-
-def _small_steps(model: Model) -> Sizes:
-    """The same, where options that take more than the largest of all steps must count beyond all else."""
-    steps = [v.options for v in model.variables if v.options and not isinstance(v.options[0], Sharding)]
-    most = max((min(option.memory for option in options) for options in steps), default=math.inf)
-    sizes = _values(model)
-    total = sum(max(some) for some in sizes.values())
-    return {number: [count if count <= most else count + total for count in some] for number, some in sizes.items()}
-
-
-def _sizes(variable: Variable) -> list[int]:
-    shape, dtype = variable.node.type[:2]
-    return [
-        option.local_size(shape) * dtype.itemsize if isinstance(option, Sharding) else option.memory
-        for option in variable.options
-    ]

@@ -7,9 +7,10 @@ the others the higher price.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ ROUNDS = 40  # of looking for the price of memory
 CLOSE = 1e-4  # a gap below which nothing more is tried
 # How far apart the two prices are that some inputs and the rest get, and the gap above which that is tried. Where layers lie
 # differently, values move between them, which prices that hardly differ never pay for.
+Sizes = Sequence[tuple[Scope, Any]]  # factors in bytes
 SPREADS = {1 + 1e-7: CLOSE, 4.0: 1e-2, 64.0: 1e-2}
 
 
@@ -53,8 +55,13 @@ class Solution:
 class Solver:
     """Solves one model again and again: with other prices of memory, and with more factors."""
 
-    def __init__(self, model: Model, more: Sequence[tuple[Scope, int]] = ()) -> None:
+    def __init__(
+        self, model: Model, more: Sequence[tuple[Scope, int]] = (), order: Sequence[int] | None = None
+    ) -> None:
         self.model, self.tables = model, model.tables
+        self.order = (
+            order  # in which all variables were minimised out before, which further factors of them don't change
+        )
         self.factors = [*model.factors, *more]
         self.sizes = [len(variable.options) for variable in model.variables]
         self.wide = False  # too wide to minimise all variables out, which is the same for all prices
@@ -64,16 +71,18 @@ class Solver:
         """Bytes that a device holds of inputs and constants."""
         return sum(some[choice[variable]] for variable, some in self.model.held.items())
 
-    def _prepared(self, kinds: Sequence[int], sizes: Mapping[int, Sequence[int]]) -> "Callable[..., Result]":
-        """What solves the model at prices of the bytes that options of variables take; `kinds` says which price is whose. The
-        steps of an elimination serve all prices."""
-        priced = zip(kinds, sizes.items(), strict=True)
-        factors = [*self.factors, *(((v,), self.tables.bytes(some, kind)) for kind, (v, some) in priced)]
+    def _prepared(self, kinds: Sequence[int], sizes: Sizes) -> "Callable[..., Result]":
+        """What solves the model at prices of the bytes that options take; `kinds` says which price is whose. The steps of an
+        elimination serve all prices."""
+        priced = zip(kinds, sizes, strict=True)
+        factors = [*self.factors, *((scope, self.tables.bytes(some, kind)) for kind, (scope, some) in priced)]
         count = len(self.tables.values)
-        run = Elimination(self.tables, self.sizes, factors)
+        run = Elimination(self.tables, self.sizes, factors, self.order)
         if not self.wide:
             run.run()
             self.wide = bool(run.left)
+        if not self.wide and self.order is None:
+            self.order = [step.variable for step in run.gone]
 
         def solved(*prices: float) -> Result:
             if self.wide:  # dead ends depend on prices, and so does all that follows from them
@@ -102,7 +111,11 @@ class Solver:
 
     @cached_property
     def _solved(self) -> "Callable[..., Result]":
-        return self._prepared([0] * len(self.model.held), self.model.held)
+        return self._prepared([0] * len(self.model.held), self._sizes)
+
+    @cached_property
+    def _sizes(self) -> Sizes:
+        return [((v,), some) for v, some in self.model.held.items()]
 
     def _solution(self, proved: Result, choice: list[int], price: float, budget: float) -> Solution:
         """A choice with the proof of a bound, which is that of the last prices."""
@@ -115,13 +128,14 @@ class Solver:
         proved_best = not price and proved.bound == proved.least  # costs are rounded to units
         return Solution(choice, seconds, seconds if proved_best else min(dual, seconds), self.held(choice), proof)
 
-    def smallest(self, sizes: Mapping[int, Sequence[int]]) -> Solution | None:
+    def smallest(self, sizes: Sizes) -> Solution | None:
         """The choice whose options take least in sum, whatever it costs; its bound is that of all choices."""
         best = self.solve()
         if best is None:
             return None
-        most = sum(max(some) for some in sizes.values())
+        most, count = sum(float(np.max(some)) for _, some in sizes), len(self.tables.values)
         found = self._prepared([0] * len(sizes), sizes)(1e6 / max(most, 1), 0.0)
+        self.tables.forget(count)
         if math.isinf(found.least):
             return None
         seconds, held = self.seconds(found.choice), self.held(found.choice)
@@ -179,7 +193,7 @@ class Solver:
             middle = (first + last) // 2
             self.tables.forget(count)
             kinds = [0 if at < middle else 1 for at in range(len(self.model.held))]
-            choice = self._prepared(kinds, self.model.held)(low, high).choice
+            choice = self._prepared(kinds, self._sizes)(low, high).choice
             if self.held(choice) <= budget:
                 best, first = min(best, (self.seconds(choice), choice)), middle
             else:

@@ -1,0 +1,117 @@
+"""The least memory of a program: its bound and the least plan found, against brute force and random plans."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+import shardwright.numpy as snp
+from planned_programs import MESHES, RandomProgram, planned
+from shardwright import P, ShapeDtype
+from shardwright.errors import PlanError
+from shardwright.planner.deciding import decision_of
+from shardwright.planner.lasting import lasting, same_values
+from shardwright.planner.least import Needs
+from shardwright.program import peak_bytes
+from shardwright.program.planned import partition_by
+
+pytestmark = pytest.mark.filterwarnings("ignore::shardwright.ImplicitGatherWarning")
+
+
+def refused(make, memory):
+    with pytest.raises(PlanError, match="No plan fits") as caught:
+        make(memory)
+    return caught.value
+
+
+def peak_of(model, choice, hubs, fixed):
+    lowered = partition_by(model.program, decision_of(model, choice, hubs), fixed)
+    return peak_bytes(lowered, lowered.nodes).peak
+
+
+@pytest.mark.parametrize("mesh", ["x=2", "x=3"])
+@pytest.mark.parametrize("name", ["product", "shaped", "several", "taken"])
+def test_the_least_found_is_that_of_brute_force(name, mesh):
+    error = refused(lambda memory: planned(name, MESHES[mesh], memory=memory), 1)
+    model = planned(name, MESHES[mesh])._search.unlimited.model
+    counts = [range(len(variable.options)) for variable in model.variables]
+    least = min(peak_of(model, choice, {}, {}) for choice in itertools.product(*counts))
+    assert error.bound <= least == error.least
+    assert (error.bound == least) == ("the least possible is" in str(error))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_plan_is_found_in_the_least_memory_and_none_below_the_bound(seed):
+    program = RandomProgram(seed, control=seed % 2 == 0)
+    fixed = program.some_places(0.3)
+
+    def make(memory):
+        return sw.auto(program.function(), program.mesh, *program.abstract(), fixed=fixed, memory=memory)
+
+    error = refused(make, 1)
+    assert error.bound <= error.least
+    plan = make(error.least)
+    assert plan.memory <= error.least
+    assert plan.bound <= plan.time * (1 + 1e-12)
+    assert plan.certificate.check()
+    assert refused(make, error.bound - 1).bound == error.bound
+
+
+@pytest.mark.parametrize("seed", range(20, 36))
+def test_no_random_plan_holds_less_than_the_bound(seed):
+    program = RandomProgram(seed, control=seed % 2 == 0)
+    free = sw.auto(program.function(), program.mesh, *program.abstract(), fixed=program.some_places(0.3))
+    search, model = free._search.unlimited, free._search.unlimited.model
+    bound = Needs(model).least({}).bound
+    for part in (1.0, 0.3, 0.05) * 6:  # of the options, those that hold less first
+        choice = [int(program.rng.integers(0, math.ceil(part * len(v.options)))) for v in model.variables]
+        assert peak_of(model, choice, search.hubs, search.fixed) >= bound
+
+
+@pytest.mark.parametrize("seed", range(36, 44))
+def test_the_estimate_from_above_is_above(seed):
+    program = RandomProgram(seed, control=seed % 2 == 0)
+    search = sw.auto(program.function(), program.mesh, *program.abstract())._search
+    for found in (search.best(), *search.unlimited._small({})):
+        assert found.peak <= search._at_most(found)
+
+
+def test_an_input_that_is_fixed_takes_more():
+    x = ShapeDtype((64, 64), "float32")
+    mesh = sw.Mesh(a=2, b=2)
+    free = refused(lambda memory: sw.auto(snp.matmul, mesh, x, x, memory=memory), 1)
+    whole = refused(lambda memory: sw.auto(snp.matmul, mesh, x, x, memory=memory, fixed={"x1": P()}), 1)
+    part = 64 * 64 * 4 // 4
+    assert free.bound == free.least == (2 + 2 + 1) * part  # rows of one, columns of the other, a block of the product
+    assert whole.bound == whole.least == (4 + 1 + 1) * part
+    plan = sw.auto(snp.matmul, mesh, x, x, memory=free.least)
+    with pytest.raises(PlanError, match="No plan fits") as caught:
+        plan.why_not("x1", P())
+    assert (caught.value.least, caught.value.bound) == (whole.least, whole.bound)
+
+
+def test_values_that_are_read_later_last_over_the_steps_between():
+    def block(x, v, w):
+        h = snp.tanh(x)
+        return h + snp.exp(h @ v) @ w  # h lasts over exp, and over the second product
+
+    x = ShapeDtype((8, 8), "float32")
+    program = sw.auto(block, sw.Mesh(a=4), x, x, x).found.program
+    same = same_values(program, {})
+    over = lasting(program, same, {node for node in program.nodes if not node.nodes})
+    assert [over[node] for node in program.nodes if node.op in ("tanh", "exp", "add")] == [0, 64, 0]
+    assert sum(over.values()) == 2 * 64
+
+
+def test_the_least_of_a_residual_block_is_what_its_steps_and_lasting_values_take():
+    def block(x, w):
+        h = x @ w
+        return h + snp.tanh(h) @ w
+
+    mesh, x = sw.Mesh(a=4), ShapeDtype((64, 64), "float32")
+    error = refused(lambda memory: sw.auto(block, mesh, x, x, memory=memory), 1)
+    part = 64 * 64 * 4 // 4
+    assert error.bound >= 2 * part + part + np.prod((64, 64)) * 4 // 4  # inputs, h, one more value
+    assert error.least <= 1.7 * error.bound
