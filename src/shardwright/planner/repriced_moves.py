@@ -352,7 +352,7 @@ class Pattern:
                     best = min(best, self._seconds(chain, size))
                 else:
                     least = min(least, self._at_least(chain, shape, size))
-        return (least, True) if least < best else (best, not even)
+        return (least, True) if least < best else (best, False)
 
     def _exists(self, chain: Chain, shape: Shape) -> bool:
         """Whether some dim can be split further, if there are stages."""

@@ -22,11 +22,12 @@ from shardwright.plan import (
     OperationPlan,
     Option,
     ToLocal,
-    move_matrix,
     options_of,
     places,
     problem_of,
 )
+from shardwright.planner.repriced_moves import moves_of
+from shardwright.planner.repriced_steps import seconds_of_steps
 from shardwright.program.control_cost import controlled
 from shardwright.program.node import Apply, Constrain, Control, Given, Node, Pick, Settle
 from shardwright.sharding import Sharding, block_size, layout_of
@@ -56,6 +57,7 @@ class Costs:
     def __init__(self, certificate: "Certificate") -> None:
         self.about, self.program = certificate, certificate.program
         self.mesh, self.chip = self.program.mesh, self.program.mesh.hardware.chip
+        self.moves = moves_of(self.mesh)
         self.counts: list[int] = []  # options of each variable
         self.scopes: list[Scope] = []  # of factors, and their tables by number
         self.uses: list[int] = []
@@ -255,7 +257,7 @@ class Costs:
         key = "move", kind, wanted
         found = self._numbers.get(key)
         if found is None:
-            found = self._numbers[key] = self._seconds_table(move_matrix(where, wanted, shape, dtype, self.about.exact))
+            found = self._numbers[key] = self._seconds_table(self.moves.seconds(where, wanted, shape, dtype, self.about.exact))
         return found
 
 
@@ -285,7 +287,7 @@ class _Roofline:
         for at, line in enumerate(plan.instructions):
             what: Any = line.what
             if not isinstance(what, Local):
-                total += what.time
+                total += seconds_of_steps([what])
             elif at + 1 == len(plan.instructions):
                 total += self._last(option)
             else:
