@@ -18,7 +18,7 @@ in between, over pieces of axes; which steps these are is read from the library,
 import math
 from collections.abc import Iterator, Sequence
 from itertools import permutations, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardwright.mesh import Mesh, SubAxis
 from shardwright.plan import longer_chains
@@ -57,6 +57,9 @@ class Group:
         self.sizes = dict(mesh.sizes)
         self._paces: dict[str, float] = {}
         self._counts: dict[Axes, int] = {}
+        self._blocks: dict[State, tuple[int, ...]] = {}
+        self._exchanges: dict[State, list[tuple[int, Axes, State]]] = {}
+        self._placed: dict[Any, list[State]] = {}
 
     def count(self, axes: Axes) -> int:
         """The devices along axes, or pieces of axes."""
@@ -68,7 +71,32 @@ class Group:
 
     def blocks(self, state: State) -> tuple[int, ...]:
         """How many blocks each dim is in."""
-        return tuple([self.count(axes) for axes in state])
+        found = self._blocks.get(state)
+        if found is None:
+            found = self._blocks[state] = tuple([self.count(axes) for axes in state])
+        return found
+
+    def exchanges(self, state: State) -> list[tuple[int, Axes, State]]:
+        """Every all_to_all from a state: its devices, its axes, and the state after it."""
+        found = self._exchanges.get(state)
+        if found is None:
+            found = self._exchanges[state] = []
+            for i, axes in enumerate(state):
+                for kept in range(len(axes)):
+                    moved = axes[kept:]
+                    for j in range(len(state)):
+                        if j != i:
+                            after = list(state)
+                            after[i], after[j] = axes[:kept], state[j] + moved
+                            found.append((self.count(moved), moved, tuple(after)))
+        return found
+
+    def placed(self, base: State, runs: tuple[tuple[Axes, ...], ...], most: int) -> list[State]:
+        """A state with runs of axes behind those of their own dims; then, if there are not too many ways, of any dims."""
+        found = self._placed.get((base, runs, most))
+        if found is None:
+            found = self._placed[base, runs, most] = list(dict.fromkeys(_placed(base, runs, most)))
+        return found
 
     def pace(self, axis: str) -> float:
         """Seconds a byte of the slowest link along an axis."""
@@ -115,14 +143,14 @@ class Move:
 
     def short(self) -> list[Chain]:
         """The chains with at most one step between slices and gathers."""
-        come = [_runs(axes, self.held) for axes in self.target]
-        go = [_runs(axes, self.wanted) for axes in self.source]
-        ends = list(_placed(self.target, go, PLACINGS))
-        found = self._meeting(list(_placed(self.source, come, PLACINGS)), ends)
+        come = tuple([_runs(axes, self.held) for axes in self.target])
+        go = tuple([_runs(axes, self.wanted) for axes in self.source])
+        ends = self.group.placed(self.target, go, PLACINGS)
+        found = self._meeting(self.group.placed(self.source, come, PLACINGS), ends)
         if self.summed:
-            sliced_first = [sorted(_cut(runs, self.summed), key=self._sums) for runs in come]
+            sliced_first = tuple([tuple(sorted(_cut(runs, self.summed), key=self._sums)) for runs in come])
             if [run for runs in sliced_first for run in runs] != [run for runs in come for run in runs]:
-                found += self._meeting(list(_placed(self.source, sliced_first, 0)), ends)
+                found += self._meeting(self.group.placed(self.source, sliced_first, 0), ends)
         return [chain for middle in found for chain in self._variants(middle)]
 
     def long(self) -> list[Chain]:
@@ -182,7 +210,7 @@ class Move:
         known = set(ends)
         found: list[tuple[State, ...]] = [(start,) for start in starts if start in known]
         if not found:
-            pairs = [(n, start, end) for start in starts for n, end in self._exchanges(start) if end in known]
+            pairs = [(n, start, end) for start in starts for n, _, end in self.group.exchanges(start) if end in known]
             least = min([n for n, _, _ in pairs], default=0)
             found = [(start, end) for n, start, end in pairs if n == least]
         if not found:
@@ -191,17 +219,6 @@ class Move:
                 alike.setdefault(self.group.blocks(end), []).append(end)
             found = [(start, end) for start in starts for end in alike.get(self.group.blocks(start), ())]
         return self._different(found)
-
-    def _exchanges(self, state: State) -> Iterator[tuple[int, State]]:
-        """Every all_to_all: its devices, and the state after it."""
-        for i, axes in enumerate(state):
-            for kept in range(len(axes)):
-                moved = axes[kept:]
-                for j in range(len(state)):
-                    if j != i:
-                        after = list(state)
-                        after[i], after[j] = axes[:kept], state[j] + moved
-                        yield self.group.count(moved), tuple(after)
 
     def _different(self, middles: list[tuple[State, ...]]) -> list[tuple[State, ...]]:
         """Of chains that gather alike those that move along different axes, and along no more than another."""
@@ -269,14 +286,12 @@ class Move:
             yield Hop("all_reduce", left, -1, tuple(state))
 
     def _between(self, before: State, after: State) -> Hop:
-        for n, state in self._exchanges(before):
+        for _, moved, state in self.group.exchanges(before):
             if state == after:
-                gained = next(d for d, axes in enumerate(after) if len(axes) > len(before[d]))
-                assert n > 1
-                return Hop("all_to_all", after[gained][len(before[gained]) :], -1, after)
+                return Hop("all_to_all", moved, -1, after)
         assert self.group.blocks(before) == self.group.blocks(after), (before, after)
-        moved = [axis for sides in map(_unlike, before, after) for some in sides for axis in some]
-        return Hop("permute", tuple(dict.fromkeys(moved)), -1, after)
+        unlike = [axis for sides in map(_unlike, before, after) for some in sides for axis in some]
+        return Hop("permute", tuple(dict.fromkeys(unlike)), -1, after)
 
     def _gathers(self, last: State, target: State) -> Iterator[Hop]:
         """Along slow links first, while shards are small."""
@@ -297,15 +312,12 @@ class Move:
         if not fast:
             return
         slow = tuple([axis for axis in reduction.axes if axis not in fast])
-        blocks = group.blocks(state)
-        dim = blocks.index(min(blocks))
-        split = tuple([axes + fast if d == dim else axes for d, axes in enumerate(state)])
         stages = [
-            Hop("reduce_scatter", fast, dim, split),
-            Hop("all_reduce", slow, -1, split),
-            Hop("all_gather", fast, dim, state),
+            Hop("reduce_scatter", fast, -1, state),
+            Hop("all_reduce", slow, -1, state),
+            Hop("all_gather", fast, -1, state),
         ]
-        yield self._chain(source, [*grown[:-1], *stages, *after])._replace(stage=(blocks, group.count(fast)))
+        yield self._chain(source, [*grown[:-1], *stages, *after])._replace(stage=(group.blocks(state), group.count(fast)))
 
     def _chain(self, source: State, hops: Sequence[Hop]) -> Chain:
         """What a device receives in each collective."""
@@ -382,7 +394,7 @@ def _together(hops: Sequence[Hop]) -> list[Hop]:
     return result
 
 
-def _runs(axes: Axes, others: set[str]) -> list[Axes]:
+def _runs(axes: Axes, others: set[str]) -> tuple[Axes, ...]:
     """Axes that follow one another and are not among others: they come, or go, together."""
     runs: list[Axes] = []
     new = True
@@ -394,7 +406,7 @@ def _runs(axes: Axes, others: set[str]) -> list[Axes]:
             new = False
         else:
             runs[-1] += (axis,)
-    return runs
+    return tuple(runs)
 
 
 def _cut(runs: Sequence[Axes], summed: Axes) -> list[Axes]:
@@ -411,7 +423,6 @@ def _cut(runs: Sequence[Axes], summed: Axes) -> list[Axes]:
 
 
 def _placed(base: State, runs: Sequence[Sequence[Axes]], most: int) -> Iterator[State]:
-    """A state with runs of axes behind those of their own dims; then, if there are not too many ways, of any dims."""
     yield tuple([sum(some, axes) for axes, some in zip(base, runs, strict=True)])
     every = [run for some in runs for run in some]
     if every and len(base) ** len(every) * math.factorial(len(every)) <= most:
