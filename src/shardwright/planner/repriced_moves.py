@@ -50,6 +50,9 @@ class Moves:
         self._terms: dict[Any, int] = {}
         self._lines: list[list[Line]] = []  # of terms: algorithms, seconds to start and a byte of the tensor
         self._states: dict[tuple[int, ...], int] = {(): 0}  # blocks of each dim
+        self._array = np.zeros((0, 1, 2))  # the same for all terms, and no term
+        self._priced: dict[int, tuple[Floats, Floats]] = {}  # by bytes: of terms
+        self._of_patterns: dict[int, tuple[Floats, int]] = {}  # by bytes: of patterns, and by how many chains
         self._chains: list[_Chain] = []
         self._table = _Table()
 
@@ -160,16 +163,24 @@ class Moves:
     def _prices(self, size: int) -> tuple[Floats, Floats]:
         """For a tensor of so many bytes the seconds of each algorithm to start and for what is received, and those of terms; the
         last is for no term."""
-        width = max(map(len, self._lines), default=1)
-        lines = [some + [some[0]] * (width - len(some)) for some in self._lines]
-        found = np.array([*lines, [(0.0, 0.0)] * width]) * (1.0, float(size)) * bool(size)
-        return found, found.sum(axis=2).min(axis=1)
+        found = self._priced.get(size)
+        if found is None or len(found[1]) <= len(self._lines):
+            if len(self._array) <= len(self._lines):
+                width = max(map(len, self._lines), default=1)
+                lines = [some + [some[0]] * (width - len(some)) for some in self._lines]
+                self._array = np.array([*lines, [(0.0, 0.0)] * width])
+            seconds = self._array * (1.0, float(size)) if size else 0 * self._array
+            found = self._priced[size] = seconds, seconds.sum(axis=2).min(axis=1)
+        return found
 
     def _even_seconds(self, used: Ints, size: int) -> Floats:
         """Seconds of all patterns for a tensor of so many bytes, in equal blocks."""
         while True:
-            table, prices = self._known(), np.full(len(self._moves), math.inf)
-            np.minimum.at(prices, table.owner, self._prices(size)[1][table.terms].sum(axis=1))
+            table, (prices, done) = self._known(), self._of_patterns.get(size, (np.zeros(0), 0))
+            if done < table.count:
+                prices = np.append(prices, np.full(len(self._moves) - len(prices), math.inf))
+                np.minimum.at(prices, table.owner[done:], self._prices(size)[1][table.terms[done:]].sum(axis=1))
+                self._of_patterns[size] = prices, table.count
             further = [n for n in self._waiting.intersection(used.tolist()) if prices[n] > _at(self._least[n], size)]
             if not further:
                 return prices
@@ -272,6 +283,7 @@ class _Table:
         self.is_long = self.is_long > 0
         most = max(map(len, states))
         self._blocks = np.array([[*blocks, *[1] * (most - len(blocks))] for blocks in states], np.int64)
+        self._by_rank: dict[int, Ints] = {}
         order = np.argsort(self.owner, kind="stable")
         self._order, self._starts = order, np.searchsorted(self.owner[order], np.arange(patterns + 1))
         self.first = order[self._starts[:-1]]
@@ -285,8 +297,11 @@ class _Table:
 
     def blocks(self, rank: int) -> Ints:
         """For each state into how many blocks each of so many dims is split."""
-        have = self._blocks.shape[1]
-        return np.pad(self._blocks[:, :rank], ((0, 0), (0, max(rank - have, 0))), constant_values=1)
+        found = self._by_rank.get(rank)
+        if found is None:
+            more = max(rank - self._blocks.shape[1], 0)
+            found = self._by_rank[rank] = np.pad(self._blocks[:, :rank], ((0, 0), (0, more)), constant_values=1)
+        return found
 
     def of(self, patterns: Ints) -> tuple[Ints, Ints]:
         """The chains of all of some patterns: for each the pattern's place, and its number."""

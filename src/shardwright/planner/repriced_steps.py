@@ -19,10 +19,32 @@ from shardwright.sharding import Sharding
 Ints = NDArray[np.int64]
 AS = {"prefix": "all_gather", "permute": "exchange", "fetch": "exchange", "update_halo": "permute"}  # that steps count as
 
+LOCAL = {
+    "AllReduce": "all_reduce",
+    "ReduceScatter": "reduce_scatter",
+    "Scatter": "reduce_scatter",
+    "AllGather": "all_gather",
+    "Gather": "all_gather",
+    "AllToAll": "all_to_all",
+    "Broadcast": "broadcast",
+    "Reduce": "broadcast",
+    "UpdateHalo": "permute",
+}  # what collectives of the local view count as
+
 
 def seconds_of_steps(steps: Sequence[Any]) -> float:
     """Of steps one after the other."""
     return sum([_reduced(step) if isinstance(step, Reduce) else _moved(step) for step in steps])
+
+
+def seconds_of_local(step: Any) -> float:
+    """Of a collective on tensors of each device, from what the busiest of them receives."""
+    name = type(step.collective).__name__
+    if name == "Shift":
+        kind = "permute" if abs(int(step.collective.offset)) == 1 else "exchange"
+    else:
+        kind = LOCAL.get(name, "exchange")
+    return links_of(step.mesh, step.axes).seconds(kind, step.received)
 
 
 # -- what devices add up -------------------------------------------------------------------------------------------------
