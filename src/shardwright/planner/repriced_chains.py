@@ -46,7 +46,10 @@ class Chain(NamedTuple):
     terms: tuple[tuple[str, Axes, float], ...]
     blocks: tuple[tuple[int, ...], ...]
     divisor: int
-    stage: tuple[tuple[int, ...], int] = ((), 0)  # of an all_reduce in stages: the blocks of each dim, and into how many more
+    stage: tuple[tuple[int, ...], int] = (
+        (),
+        0,
+    )  # of an all_reduce in stages: the blocks of each dim, and into how many more
 
 
 class Group:
@@ -228,10 +231,15 @@ class Move:
         for middle in middles:
             pairs = zip(middle[-1], self.target, strict=True)
             gathered = tuple(sorted([axes[len(kept) :] for axes, kept in pairs]))
-            moved = frozenset([axis for sides in map(_unlike, middle[0], middle[-1]) for some in sides for axis in some])
+            moved = frozenset(
+                [axis for sides in map(_unlike, middle[0], middle[-1]) for some in sides for axis in some]
+            )
             found.setdefault(gathered, {}).setdefault(moved, middle)
         return [
-            middle for some in found.values() for moved, middle in some.items() if not any(other < moved for other in some)
+            middle
+            for some in found.values()
+            for moved, middle in some.items()
+            if not any(other < moved for other in some)
         ]
 
     # -- the collectives of a chain -------------------------------------------------------------------------------------
@@ -317,7 +325,9 @@ class Move:
             Hop("all_reduce", slow, -1, state),
             Hop("all_gather", fast, -1, state),
         ]
-        yield self._chain(source, [*grown[:-1], *stages, *after])._replace(stage=(group.blocks(state), group.count(fast)))
+        yield self._chain(source, [*grown[:-1], *stages, *after])._replace(
+            stage=(group.blocks(state), group.count(fast))
+        )
 
     def _chain(self, source: State, hops: Sequence[Hop]) -> Chain:
         """What a device receives in each collective."""

@@ -72,7 +72,9 @@ class Links:
         found = [(launch + rounds * self._around(), 1 / self._pace())]
         if collective in ("all_gather", "reduce_scatter", "all_reduce") and switched:
             found.append((launch + rounds * (tree - launch), 2 / self._pace()))
-        everything = sum([math.log2(level.size) / level.bandwidth for level in levels])  # to one partner after the other
+        everything = sum(
+            [math.log2(level.size) / level.bandwidth for level in levels]
+        )  # to one partner after the other
         if collective == "broadcast" and not grids:
             found.append((tree, everything))
         if collective == "all_reduce":

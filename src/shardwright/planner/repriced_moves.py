@@ -88,7 +88,10 @@ class Moves:
         less = np.zeros(patterns.shape, bool)
         uneven = self._uneven(patterns, dims, shape)
         if len(uneven):
-            flat, sizes = patterns.reshape(-1)[uneven], np.array(shape, np.int64)[dims.reshape(-1, len(shape))[uneven]]
+            flat, sizes = (
+                patterns.reshape(-1)[uneven],
+                np.array(shape, np.int64)[dims.reshape(patterns.size, len(shape))[uneven]],
+            )
             first, where = distinct(np.column_stack([flat, sizes]))
             found = self._uneven_seconds(flat[first], sizes[first], count, item)
             seconds.reshape(-1)[uneven], less.reshape(-1)[uneven] = found[0][where], found[1][where]

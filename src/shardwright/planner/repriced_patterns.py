@@ -73,7 +73,9 @@ class Patterns:
             orders = [iter([tuple(kind)]) for kind in kinds.values()]  # type: ignore[misc]
         found, numbers = [], {some: number for number, some in enumerate(self.lists)}
         for order in product(*orders):
-            name = dict(zip([i for some in order for i in some], [i for kind in kinds.values() for i in kind], strict=True))
+            name = dict(
+                zip([i for some in order for i in some], [i for kind in kinds.values() for i in kind], strict=True)
+            )
             lists = [numbers[tuple([name[i] for i in some])] for some in self.lists]
             sets = [sum([1 << name[i] for i in name if s >> i & 1]) for s in range(1 << len(self.axes))]
             found.append((np.array(lists), np.array(sets)))

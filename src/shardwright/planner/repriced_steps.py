@@ -17,7 +17,12 @@ from shardwright.planner.repriced_links import links_of
 from shardwright.sharding import Sharding
 
 Ints = NDArray[np.int64]
-AS = {"prefix": "all_gather", "permute": "exchange", "fetch": "exchange", "update_halo": "permute"}  # that steps count as
+AS = {
+    "prefix": "all_gather",
+    "permute": "exchange",
+    "fetch": "exchange",
+    "update_halo": "permute",
+}  # that steps count as
 
 LOCAL = {
     "AllReduce": "all_reduce",
@@ -166,7 +171,9 @@ def _distance(step: Any, here: Sequence[_Rows], there: Sequence[_Rows]) -> int |
     """How many shards apart devices are that exchange rows, at most; None unless that is along one dim whose axes stay."""
     mesh = step.source.mesh
     every = (*step.source.axes, *step.result.axes)
-    if not mesh.share_a_cut(every) or any(mesh.cut(a.axes, every) != mesh.cut(b.axes, every) for a, b in zip(here, there, strict=True)):
+    if not mesh.share_a_cut(every) or any(
+        mesh.cut(a.axes, every) != mesh.cut(b.axes, every) for a, b in zip(here, there, strict=True)
+    ):
         return None
     crossed = []
     for wanted, old in zip(step.wanted, here, strict=True):

@@ -267,7 +267,9 @@ class Costs:
         key = "move", kind, wanted
         found = self._numbers.get(key)
         if found is None:
-            found = self._numbers[key] = self._seconds_table(self.moves.seconds(where, wanted, shape, dtype, self.about.exact))
+            found = self._numbers[key] = self._seconds_table(
+                self.moves.seconds(where, wanted, shape, dtype, self.about.exact)
+            )
         return found
 
 
@@ -305,7 +307,9 @@ class _Roofline:
                     *zip(what.operands, what.call.dtypes, strict=True),
                     *zip(what.results, what.call.result_dtypes, strict=True),
                 ]
-                touched = sum(self.costs.local_size(held.sharding, held.shape) * dtype.itemsize for held, dtype in arrays)
+                touched = sum(
+                    self.costs.local_size(held.sharding, held.shape) * dtype.itemsize for held, dtype in arrays
+                )
                 total += touched / chip.memory_bandwidth
         return total
 
@@ -313,7 +317,9 @@ class _Roofline:
         """Bytes that a device holds of operands and results."""
         size = self.costs.local_size
         held = sum([size(s, shape) * item for s, (shape, item) in zip(option.operands, self.arrays, strict=True)])
-        return held + sum([size(s, shape) * item for s, (shape, item) in zip(option.results, self.results, strict=True)])
+        return held + sum(
+            [size(s, shape) * item for s, (shape, item) in zip(option.results, self.results, strict=True)]
+        )
 
     def _last(self, option: Option) -> float:
         """The local computation that gives the results, or the only one."""
