@@ -1,5 +1,5 @@
-"""The prices of a certificate's check: code of its own, equal to those of the steps that run, so that wrong prices of the search
-are found out."""
+"""The prices of a certificate's check: code of its own, equal to those of the steps that run, so that wrong prices of the
+search are found out."""
 
 import ast
 from pathlib import Path
@@ -182,7 +182,7 @@ def test_a_plan_with_true_prices_is_certified():
     assert planned(40e9).certificate.check()
 
 
-@pytest.mark.parametrize("number, collective", [(1, "all_gather"), (2, "exchange"), (3, "reduce_scatter")])
+@pytest.mark.parametrize(("number", "collective"), [(1, "all_gather"), (2, "exchange"), (3, "reduce_scatter")])
 def test_a_search_with_wrong_prices_of_a_collective_is_found_out(monkeypatch, number, collective):
     monkeypatch.setitem(fabric._MAKERS, collective, dearer(fabric._MAKERS[collective]))
     certificate = planned(41e9 + number).certificate

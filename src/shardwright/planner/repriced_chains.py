@@ -9,15 +9,15 @@ collective is an edge to another state; all cost what their links and the bytes 
     permute                 any other lists of axes, if every dim is in as many blocks
     all_gather              takes the last axes of a dim; in equal blocks any of its axes, since a device can regroup its shard
 
-Slices come first, gathers last, so that what moves in between is smallest. Where some states that slices lead to are states
-that gathers start from, nothing moves in between; else one all_to_all does, along as few devices as there are; else one permute. These are
-the chains that the library runs, found here by other code. Where there is none of these, a chain has several steps
-in between, over pieces of axes; which steps these are is read from the library, and priced here.
+Slices come first, gathers last, so that what moves in between is smallest. Where slices lead to states that gathers start from,
+nothing moves in between; else one all_to_all does, along as few devices as there are; else one permute. These are the chains
+that the library runs, found here by other code. Where there is none of these, a chain has several steps in between, over pieces
+of axes; which steps these are is read from the library, and priced here.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 from typing import Any, NamedTuple
 
 from shardwright.mesh import Mesh, SubAxis
@@ -189,7 +189,7 @@ class Move:
         crossed = tuple([axis for old, _ in map(_unlike, state, self.target) for axis in old])
         pieces = mesh.links_along(crossed)
         both = [axis for old, _ in map(_unlike, self.source, self.target) for axis in old if axis in self.wanted]
-        smallest = 1 / group.count(tuple([*self.held, *sorted(self.wanted - self.held)]))
+        smallest = 1 / group.count((*sorted(self.held | self.wanted),))
         twice = max(1.0, 1.5 - 2 / group.count(tuple(both)))
         received = smallest * twice + 1 / math.prod(group.blocks(self.target)) - smallest
         start = max([link.latency for _, link in pieces], default=0.0)
@@ -200,7 +200,7 @@ class Move:
         """The axes of a dim once sums are done: what comes is sliced before it is summed."""
         if not self.summed:
             return old
-        return old + tuple(sorted([axis for axis in new if axis not in self.held], key=self._is_summed))
+        return (*old, *sorted([axis for axis in new if axis not in self.held], key=self._is_summed))
 
     def _is_summed(self, axis: str) -> bool:
         return axis.partition(":")[0] in self.summed
@@ -253,7 +253,7 @@ class Move:
                 for state in (source, target)
             )
         grown = list(self._grown(middle[0], source))
-        between = [self._between(*pair) for pair in zip(middle, middle[1:], strict=False)]
+        between = [self._between(*pair) for pair in pairwise(middle)]
         gathers = list(self._gathers(middle[-1], target))
         scattered = _by_speed(grown, self.group, source) if self.summed else grown
         last = _by_speed(gathers, self.group, middle[-1]) if len(gathers) > 1 else gathers

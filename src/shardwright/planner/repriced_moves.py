@@ -137,7 +137,7 @@ class Moves:
             found = self._terms[key] = len(self._lines)
             names = {"permute": ["exchange"], "near": ["exchange", "permute"]}.get(name, [name])
             every = [line for axes in links for one in names for line in links_of(self.mesh, axes).lines(one)]
-            self._lines.append([(start, pace * part) for start, pace in every])
+            self._lines.append(_quickest([(start, pace * part) for start, pace in every]))
         return found
 
     def _state(self, blocks: tuple[int, ...]) -> int:
@@ -164,8 +164,8 @@ class Moves:
     # -- prices -------------------------------------------------------------------------------------------------------
 
     def _prices(self, size: int) -> tuple[Floats, Floats]:
-        """For a tensor of so many bytes the seconds of each algorithm to start and for what is received, and those of terms; the
-        last is for no term."""
+        """For a tensor of so many bytes the seconds of each algorithm to start and for what is received, and those of terms;
+        the last is for no term."""
         found = self._priced.get(size)
         if found is None or len(found[1]) <= len(self._lines):
             if len(self._array) <= len(self._lines):
@@ -189,7 +189,7 @@ class Moves:
                 return prices
             self._look_further(further)
 
-    def _uneven(self, patterns: Ints, dims: Ints, shape: Shape) -> Ints:
+    def _uneven(self, patterns: Ints, dims: NDArray[np.int8], shape: Shape) -> Ints:
         """The moves that may lead over unequal blocks, as places in the flattened matrix."""
         if shape and all(n % self.mesh.size == 0 for n in shape):
             return np.zeros(0, np.int64)
@@ -282,8 +282,8 @@ class _Table:
         return result
 
     def _finish(self, states: list[tuple[int, ...]], patterns: int) -> None:
-        self.owner, self.is_long, self.target, self.divisors_of_all, self.stage, self.more = self.figures.T
-        self.is_long = self.is_long > 0
+        self.owner, long, self.target, self.divisors_of_all, self.stage, self.more = self.figures.T
+        self.is_long = long > 0
         most = max(map(len, states))
         self._blocks = np.array([[*blocks, *[1] * (most - len(blocks))] for blocks in states], np.int64)
         self._by_rank: dict[int, Ints] = {}
@@ -325,6 +325,15 @@ def _stacked(old: Any, rows: Sequence[list[Any]], width: int, fill: Any) -> Any:
     """Rows below those of an array, all as wide as the longest."""
     padded = np.pad(old, ((0, 0), (0, width - old.shape[1])), constant_values=fill)
     return np.concatenate([padded, np.array([row + [fill] * (width - len(row)) for row in rows], old.dtype)])
+
+
+def _quickest(lines: Sequence[Line]) -> list[Line]:
+    """Lines without those that another is never above."""
+    found: list[Line] = []
+    for start, pace in sorted(set(lines)):
+        if not found or pace < found[-1][1]:
+            found.append((start, pace))
+    return found
 
 
 def _at(line: Line, size: int) -> float:

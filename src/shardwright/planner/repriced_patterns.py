@@ -38,6 +38,7 @@ class Patterns:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self.axes = [axis for axis, n in mesh.sizes.items() if n > 1]
+        self._own = set(self.axes)
         orders = [some for n in range(len(self.axes) + 1) for some in permutations(range(len(self.axes)), n)]
         self.lists = sorted(orders) if len(self.axes) <= MOST_AXES else []  # of axes that split a dim, by number
         self._lists = {tuple([self.axes[i] for i in some]): number for number, some in enumerate(self.lists)}
@@ -48,9 +49,9 @@ class Patterns:
     def has(self, s: Sharding) -> bool:
         """Whether a placement is in blocks of whole axes, with a usual reduction."""
         plain = not s.offsets and not s.halo and (not s.partial or s.reduction in PLAIN)
-        return plain and s.mesh == self.mesh and bool(self.lists) and all([axis in self.axes for axis in s.axes])
+        return plain and s.mesh == self.mesh and bool(self.lists) and self._own.issuperset(s.axes)
 
-    def of(self, before: Sequence[Sharding], after: Sequence[Sharding], rank: int) -> tuple[Ints, Ints]:
+    def of(self, before: Sequence[Sharding], after: Sequence[Sharding], rank: int) -> tuple[Ints, NDArray[np.int8]]:
         """For all pairs of placements of tensors with so many dims the number of the pattern, and the dims in its order."""
         found = self._ranks.get(rank)
         if found is None:
@@ -106,7 +107,7 @@ class _Rank:
         self._known = np.full((0, 0), -1)  # by placements before and after; -1 where nobody has asked
         self._dims = np.zeros((0, 0, rank), np.int8)
 
-    def of(self, before: Sequence[Sharding], after: Sequence[Sharding]) -> tuple[Ints, Ints]:
+    def of(self, before: Sequence[Sharding], after: Sequence[Sharding]) -> tuple[Ints, NDArray[np.int8]]:
         rows, columns = ([self._number(s) for s in some] for some in (before, after))
         have = len(self._known)
         if len(self._codes) > have:

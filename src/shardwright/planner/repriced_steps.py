@@ -90,7 +90,9 @@ def _moved(step: Any) -> float:
     here = [_Rows(step.source, dim, n) for dim, n in enumerate(step.shape)]
     there = [_Rows(step.result, dim, n) for dim, n in enumerate(step.result_shape)]
     even = all(rows.even for rows in (*here, *there))
-    wants, keeps = 1, 1  # of each device: elements that it wants, and those of them that it has
+    wants = keeps = np.ones(
+        mesh.size, np.int64
+    )  # of each device: elements that it wants, and those of them that it has
     for dim, (old, new) in enumerate(zip(here, there, strict=True)):
         if isinstance(step, Fetch) and step.maps[dim] is not None:
             some = _picked(step.wanted[dim], old, new)
@@ -102,7 +104,7 @@ def _moved(step: Any) -> float:
     if not moved:
         return 0.0
     if not even and step.name not in ("fetch", "update_halo"):
-        moved = max(moved, _sent(here, there, np.broadcast_to(keeps, mesh.size)))
+        moved = max(moved, _sent(here, there, keeps))
     links, name = links_of(mesh, step.pieces), AS.get(step.name, step.name)
     if name == "exchange" and (step.name == "fetch" or not even):
         return links.near(moved * item, _distance(step, here, there))
@@ -154,8 +156,8 @@ def _picked(wanted: Any, old: _Rows, new: _Rows) -> tuple[Ints, Ints]:
 
 
 def _sent(here: Sequence[_Rows], there: Sequence[_Rows], keeps: Ints) -> int:
-    """What the busiest device sends, if those that hold the same share the work: all copies of what they hold, but for what they
-    keep themselves."""
+    """What the busiest device sends, if those that hold the same share the work: all copies of what they hold, but for what
+    they keep themselves."""
     devices = len(keeps)
     holders, copies = (devices // math.prod([rows.parts for rows in some]) for some in (here, there))
     shard = np.zeros(devices, np.int64)

@@ -218,8 +218,9 @@ class Costs:
         key = what.name, what.attrs.key, *[k if isinstance(k, tuple) else _scalar(k) for k in operands]
         if key not in self._operations:
             every, roofline = options_of(what.name, operands, what.attrs, self.mesh), _Roofline(self, node, operands)
-            fits = [option for option in every if roofline.held(option) <= self.most] or list(every)
-            self._operations[key] = self._options(node, fits, roofline.seconds)
+            if self.about.limit < math.inf:
+                every = tuple([option for option in every if roofline.held(option) <= self.most]) or every
+            self._operations[key] = self._options(node, every, roofline.seconds)
         return self._operations[key]
 
     def _options(self, node: Node, options: Sequence[Any], seconds: Callable[[Any], float]) -> Any:
