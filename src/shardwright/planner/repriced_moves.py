@@ -30,6 +30,7 @@ Flags = NDArray[np.bool_]
 Exact = Container[tuple[Sharding, Sharding, Shape, DType]]
 UNEQUAL = 0.75  # of what a collective takes between equal blocks: what it takes at least between unequal ones
 NEARLY = 1.25  # times an equal block: the largest block for which that is known
+MOST_TABLES = 256  # of moves that are kept
 EQUAL, SHORT, UNLIKE = range(3)  # how blocks differ: not at all; because there are more blocks than rows; otherwise
 
 
@@ -55,26 +56,42 @@ class Moves:
         self._of_patterns: dict[int, tuple[Floats, int]] = {}  # by bytes: of patterns, and by how many chains
         self._chains: list[_Chain] = []
         self._table = _Table()
+        self._tables: dict[Any, tuple[Floats, Flags]] = {}  # that were asked for
 
     def seconds(self, before: Shardings, after: Shardings, shape: Shape, dtype: DType, exact: Exact = ()) -> Floats:
         """Of the moves from each of some placements to each of others."""
-        rows, columns = list(dict.fromkeys(before)), list(dict.fromkeys(after))
-        result = np.full((len(rows), len(columns)), math.nan)
+        key = before, after, shape, dtype
+        if key not in self._tables:
+            if len(self._tables) >= MOST_TABLES:
+                self._tables.clear()
+            self._tables[key] = self._made(before, after, shape, dtype)
+        seconds, less = self._tables[key]
+        if not exact or not less.any():
+            return seconds
+        result = seconds.copy()
+        for i, j in np.argwhere(less):
+            if (before[i], after[j], shape, dtype) in exact:
+                result[i, j] = stepped(before[i], after[j], shape, dtype)
+        return result
+
+    def _made(self, before: Shardings, after: Shardings, shape: Shape, dtype: DType) -> tuple[Floats, Flags]:
+        """Seconds of moves, and which of them may take longer."""
+        rows, columns = tuple(dict.fromkeys(before)), tuple(dict.fromkeys(after))
+        if len(rows) < len(before) or len(columns) < len(after):
+            at = [{s: i for i, s in enumerate(some)} for some in (rows, columns)]
+            places = np.ix_([at[0][s] for s in before], [at[1][s] for s in after])
+            seconds, less = self._made(rows, columns, shape, dtype)
+            return seconds[places], less[places]
+        seconds, less = np.full((len(rows), len(columns)), math.nan), np.zeros((len(rows), len(columns)), bool)
         known = [[i for i, s in enumerate(some) if self.patterns.has(s)] for some in (rows, columns)]
         if all(known):
+            places = np.ix_(*known)
             ends = [rows[i] for i in known[0]], [columns[j] for j in known[1]]
-            seconds, less = self._matrix(*ends, shape, dtype.itemsize)
-            if exact:
-                for i, j in np.argwhere(less):
-                    if (ends[0][i], ends[1][j], shape, dtype) in exact:
-                        seconds[i, j] = math.nan
-            result[np.ix_(*known)] = seconds
-        for i, j in np.argwhere(np.isnan(result)):
-            result[i, j] = stepped(rows[i], columns[j], shape, dtype)
-        if len(rows) == len(before) and len(columns) == len(after):
-            return result
-        at = [{s: i for i, s in enumerate(some)} for some in (rows, columns)]
-        return result[np.ix_([at[0][s] for s in before], [at[1][s] for s in after])]
+            seconds[places], less[places] = self._matrix(*ends, shape, dtype.itemsize)
+        for i, j in np.argwhere(np.isnan(seconds)):
+            seconds[i, j] = stepped(rows[i], columns[j], shape, dtype)
+        seconds.setflags(write=False)
+        return seconds, less
 
     def _matrix(
         self, before: Sequence[Sharding], after: Sequence[Sharding], shape: Shape, item: int
@@ -84,7 +101,7 @@ class Moves:
         for pattern in self.patterns.found[len(self._moves) :]:
             self._take_up(Move(self.group, *pattern))
         count = math.prod(shape)
-        seconds = self._even_seconds(np.unique(patterns), count * item)[patterns]
+        seconds = self._even_seconds(np.flatnonzero(np.bincount(patterns.reshape(-1))), count * item)[patterns]
         less = np.zeros(patterns.shape, bool)
         uneven = self._uneven(patterns, dims, shape)
         if len(uneven):
@@ -206,20 +223,23 @@ class Moves:
         """Seconds of moves that may lead over unequal blocks, with dims of some sizes: NaN if only steps tell; and whether they
         may take longer."""
         size = count * item
-        first = self._known().first[patterns]
-        direct, even = self._at_least(first, sizes, count, size)
         least = np.array([_at(self._least[number], size) for number in patterns.tolist()])
-        further = ~even | (direct > least)  # longer chains may take less
-        self._look_further(patterns[further].tolist())
+        some = np.array([number in self._waiting for number in patterns.tolist()])
+        if some.any():
+            direct, even = self._at_least(self._known().first[patterns[some]], sizes[some], count, size)
+            self._look_further(patterns[some][~even | (direct > least[some])].tolist())
         table = self._known()
         move, chain = table.of(patterns)
         total, is_even = self._at_least(chain, sizes[move], count, size)
+        first = np.searchsorted(move, np.arange(len(patterns)))  # the exchanges
+        even = is_even[first]
+        further = ~even | (total[first] > least)  # longer chains may take less
         left = table.fits(chain, sizes[move]) & (~table.is_long[chain] | further[move])
         best, less = np.full((2, len(patterns)), math.inf)
         np.minimum.at(best, move[left & is_even], total[left & is_even])
         np.minimum.at(less, move[left & ~is_even], total[left & ~is_even])
         result, blocks = np.minimum(best, less), table.blocks(sizes.shape[1])
-        ends = [blocks[table.states[first, 0]], blocks[table.target[first]]]
+        ends = [blocks[table.states[chain[first], 0]], blocks[table.target[chain[first]]]]
         near = np.all([-(-sizes // k) * k <= NEARLY * sizes for k in ends], axis=(0, 2))
         result[~even & ~near] = math.nan
         return result, less < best

@@ -57,7 +57,7 @@ def seconds_of_local(step: Any) -> float:
 
 def _reduced(step: Reduce) -> float:
     """A ring: each device receives all chunks of its shard but one; in an all_reduce once more, when they are finished."""
-    rows = [_Rows(step.source, dim, n) for dim, n in enumerate(step.shape)]
+    rows = [_rows(step.source, dim, n) for dim, n in enumerate(step.shape)]
     p, item = step.source.mesh.axis_size(step.pieces), step.dtype.itemsize
     if step.source.reduction == "average":  # in a wider dtype
         item = 8 if step.dtype.kind in "biu" else max(item, 4)
@@ -87,8 +87,8 @@ def _moved(step: Any) -> float:
         return 0.0
     mesh, item = step.source.mesh, step.dtype.itemsize
     assert step.result.mesh == mesh, "programs are on one mesh"
-    here = [_Rows(step.source, dim, n) for dim, n in enumerate(step.shape)]
-    there = [_Rows(step.result, dim, n) for dim, n in enumerate(step.result_shape)]
+    here = [_rows(step.source, dim, n) for dim, n in enumerate(step.shape)]
+    there = [_rows(step.result, dim, n) for dim, n in enumerate(step.result_shape)]
     even = all(rows.even for rows in (*here, *there))
     wants = keeps = np.ones(
         mesh.size, np.int64
@@ -136,6 +136,11 @@ class _Rows:
     def owners(self, rows: Ints) -> Ints:
         """The shards that rows are in."""
         return np.searchsorted(self.cuts, rows, side="right") - 1
+
+
+@lru_cache(maxsize=512)
+def _rows(sharding: Sharding, dim: int, size: int) -> _Rows:
+    return _Rows(sharding, dim, size)
 
 
 @lru_cache(maxsize=16)

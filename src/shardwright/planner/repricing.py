@@ -288,6 +288,7 @@ class _Roofline:
         self.arrays = [(x.type.shape, x.type.dtype.itemsize) for x in node.nodes]
         item = self.problem.result_dtype.itemsize
         self.results = [(rule.out_shape(at), item) for at in range(len(rule.outputs))]
+        self._held: dict[Shardings, int] = {}
 
     def seconds(self, option: Option) -> float:
         """Of one strategy."""
@@ -316,11 +317,12 @@ class _Roofline:
 
     def held(self, option: Option) -> int:
         """Bytes that a device holds of operands and results."""
-        size = self.costs.local_size
-        held = sum([size(s, shape) * item for s, (shape, item) in zip(option.operands, self.arrays, strict=True)])
-        return held + sum(
-            [size(s, shape) * item for s, (shape, item) in zip(option.results, self.results, strict=True)]
-        )
+        found = self._held.get(option.operands + option.results)
+        if found is None:
+            arrays = zip(option.operands + option.results, self.arrays + self.results, strict=True)
+            found = sum([self.costs.local_size(s, shape) * item for s, (shape, item) in arrays])
+            self._held[option.operands + option.results] = found
+        return found
 
     def _last(self, option: Option) -> float:
         """The local computation that gives the results, or the only one."""
