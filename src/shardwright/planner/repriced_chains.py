@@ -59,6 +59,7 @@ class Group:
         self.mesh = mesh
         self.sizes = dict(mesh.sizes)
         self._paces: dict[str, float] = {}
+        self._primes: dict[str, Axes] = {}
         self._counts: dict[Axes, int] = {}
         self._blocks: dict[State, tuple[int, ...]] = {}
         self._exchanges: dict[State, list[tuple[int, Axes, State]]] = {}
@@ -124,6 +125,8 @@ class Group:
 
     def primes(self, axis: str) -> Axes:
         """An axis cut into pieces of prime sizes."""
+        if axis in self._primes:
+            return self._primes[axis]
         pieces, before, left, factor = [], 1, self.sizes[axis], 2
         while left > 1:
             if left % factor:
@@ -131,7 +134,8 @@ class Group:
             else:
                 pieces.append(SubAxis(axis, before, factor).text(self.sizes[axis]))
                 before, left = before * factor, left // factor
-        return tuple(pieces)
+        self._primes[axis] = tuple(pieces)
+        return self._primes[axis]
 
 
 class Move:
