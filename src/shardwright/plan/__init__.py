@@ -42,6 +42,7 @@ from shardwright.plan.reshard import (
     relabelled,
 )
 from shardwright.plan.rings import Reduce, carrier, group_of, sub_blocks
+from shardwright.plan.route import longer_chains
 from shardwright.plan.steps import Message, Move, Regroup, Step
 from shardwright.plan.strategy import (
     Price,
@@ -101,6 +102,7 @@ __all__ = [
     "instants_of",
     "is_exact",
     "local_shapes",
+    "longer_chains",
     "lower_bound",
     "make_plan",
     "move_costs",

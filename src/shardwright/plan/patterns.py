@@ -129,13 +129,14 @@ class _Prices:
         self._terms: dict[Term, int] = {}
         self._rows: list[list[int]] = []  # of ways: the numbers of terms
         self._owners: list[int] = []  # of ways: the pattern
+        self._waiting: set[int] = set()  # patterns whose longer ways were not taken up
         self._priced: dict[int, tuple[NDArray[np.float64], int]] = {}  # by bytes: of patterns; how many ways are in it
         self._needs: list[tuple[Ints, int, bool]] = []  # of patterns: what divides dims and elements; whether in stages
 
     def knows(self, s: Sharding) -> bool:
         """Whether a sharding is in blocks of whole axes, with a reduction that leaves the dtype as it is."""
         return (
-            s.mesh is self.mesh
+            s.mesh == self.mesh  # a mesh that was made anew is another object
             and len(self.axes) <= MOST_AXES
             and not s.offsets
             and not s.halo
@@ -247,6 +248,8 @@ class _Prices:
         self.ways.append(Ways(*[self._sharding(side, some, a[-1]) for side in (a, b)]))
         self._needs.append((np.ones(len(dims), np.int64), 1, False))
         self._add(number, self.ways[-1].every)
+        if not self.ways[-1].searched:
+            self._waiting.add(number)
 
     def _sharding(self, code: list[int], dims: list[int], reduction: int) -> Sharding:
         """The sharding of a code, of a tensor with some dims alone."""
@@ -285,9 +288,10 @@ class _Prices:
             further = [
                 number
                 for number in used.tolist()
-                if not self.ways[number].searched and prices[number] > _at(self.ways[number].least, size)
+                if number in self._waiting and prices[number] > _at(self.ways[number].least, size)
             ]
             for number in further:
+                self._waiting.remove(number)
                 self._add(number, self.ways[number].search())
             if not further:
                 found: NDArray[np.float64] = prices[used]

@@ -398,6 +398,20 @@ def change_between(source: Sharding, target: Sharding, dtype: "np.dtype[Any] | N
     return Change(source, target, dtype)
 
 
+def longer_chains(source: Sharding, target: Sharding) -> list[tuple[State, ...]]:
+    """The states between slices and gathers of the chains that a longer search finds, in pieces of axes."""
+    change, found = change_between(source, target), []
+    for hops in change.chains(further=True):
+        states = [change.before(hops)]
+        for hop in hops:
+            if hop.name in ("all_slice", "reduce_scatter", "all_reduce"):
+                states = [hop.state]
+            elif hop.name != "all_gather":
+                states.append(hop.state)
+        found.append(tuple(states))
+    return found
+
+
 def _suffixes(before: State, after: State) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     result = []
     for old, new in zip(before, after, strict=True):

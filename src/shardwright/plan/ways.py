@@ -128,7 +128,7 @@ class Ways:
         least = min(
             [way.at_least(shape, size) for way, is_even in zip(ways, even, strict=True) if not is_even], default=best
         )
-        return (least, False) if least < best or not direct_even else (best, True)
+        return (least, False) if least < best else (best, True)
 
     def _nearly_even(self, shape: Shape) -> bool:
         """Whether before and after no block is much larger than if all were equal."""

@@ -1,18 +1,22 @@
 """`Costs`: what every choice for a program costs, found from the program and the hardware of its mesh, for the check of a
-certificate. Shares no code with the model that the search makes.
+certificate. Shares no code with the model that the search makes, nor prices: those of moves are in `repriced_moves`, those of
+steps in `repriced_steps`. Which strategies an operation has, and how a loop is laid out, are facts that both read.
 
 Values in equal places, of equal shapes, are of one `kind` (a number). What a node adds follows from the kinds that it reads,
 so each distinct node is priced once and the layers of a model cost a look-up.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from itertools import pairwise, permutations, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.kernels import KERNELS
+from shardwright.mesh import Mesh
 from shardwright.ops import OPS
 from shardwright.plan import (
     Each,
@@ -22,14 +26,14 @@ from shardwright.plan import (
     OperationPlan,
     Option,
     ToLocal,
-    move_matrix,
     options_of,
-    places,
     problem_of,
 )
+from shardwright.planner.repriced_moves import moves_of
+from shardwright.planner.repriced_steps import seconds_of_local, seconds_of_steps
 from shardwright.program.control_cost import controlled
 from shardwright.program.node import Apply, Constrain, Control, Given, Node, Pick, Settle
-from shardwright.sharding import Sharding, block_size, layout_of
+from shardwright.sharding import P, Sharding, layout_of
 
 if TYPE_CHECKING:
     from shardwright.planner.certificate import Certificate
@@ -56,6 +60,7 @@ class Costs:
     def __init__(self, certificate: "Certificate") -> None:
         self.about, self.program = certificate, certificate.program
         self.mesh, self.chip = self.program.mesh, self.program.mesh.hardware.chip
+        self.moves = moves_of(self.mesh)
         self.counts: list[int] = []  # options of each variable
         self.scopes: list[Scope] = []  # of factors, and their tables by number
         self.uses: list[int] = []
@@ -115,10 +120,10 @@ class Costs:
             layouts = controlled(self.program, node, self.about.fixed)
             self._lies(node, self._put(node, operands, lambda: self._options(node, layouts, _seconds_of)))
         elif isinstance(what, LocalStep):
-            self.constant += what.time
+            self.constant += seconds_of_local(what)
         elif isinstance(what, Each):
             touched = sum(x.type.local_bytes for x in node.nodes) + sum(t.local_bytes for t in node.types)
-            self.constant += self.chip.seconds(0.0, touched, node.types[0].dtype if node.types else "float32")
+            self.constant += touched / self.chip.memory_bandwidth
         elif isinstance(what, FromLocal):
             assert node.type.sharding is not None
             where = (node.type.sharding,)
@@ -168,7 +173,7 @@ class Costs:
         def made() -> Any:
             where, shape, dtype = self._kinds[value[1]]
             known = dict.fromkeys(where)
-            every = (*known, *[s for s in places(self.mesh, shape) if s not in known])
+            every = (*known, *[s for s in self._places(shape) if s not in known])
             return len(every), None, (every,), (self._kind(every, shape, dtype),)
 
         return self._put("hub", (value,), made)
@@ -180,7 +185,14 @@ class Costs:
 
     def _given(self, node: Node, there: Sharding | None) -> Shardings:
         shape = node.type.shape
-        return places(self.mesh, shape, True) if there is None else (there.for_shape(shape),)
+        return self._places(shape, True) if there is None else (there.for_shape(shape),)
+
+    def _places(self, shape: tuple[int, ...], any_order: bool = False) -> Shardings:
+        key = "places", shape, any_order
+        if key not in self._operations:
+            self._operations[key] = placements(self.mesh, shape, any_order)
+        found: Shardings = self._operations[key]
+        return found
 
     def _input(self, node: Node, there: Sharding | None) -> Any:
         where = self._given(node, there)
@@ -193,21 +205,22 @@ class Costs:
     def _placed(self, node: Node, there: Sharding | None) -> Any:
         """A value that is moved to one place, or anywhere."""
         shape = node.type.shape
-        where = places(self.mesh, shape) if there is None else (there.for_shape(shape),)
+        where = self._places(shape) if there is None else (there.for_shape(shape),)
         return len(where), None, (where,), (self._kind(where, *node.type[:2]),)
 
     def _operation(self, node: Node) -> Any:
         what, kind = node.what, node.type
         if not node.nodes:  # each device makes its part
-            where = places(self.mesh, kind.shape)
-            seconds = [self.chip.seconds(0, n, kind.dtype) for n in self._bytes(node, where)]
+            where = self._places(kind.shape)
+            seconds = [n / self.chip.memory_bandwidth for n in self._bytes(node, where)]
             return self._made_at(where, node, self._seconds_table(seconds))
         operands = [x.type[:2] if isinstance(x, Node) else x for x in node.inputs]
         key = what.name, what.attrs.key, *[k if isinstance(k, tuple) else _scalar(k) for k in operands]
         if key not in self._operations:
-            every = options_of(what.name, operands, what.attrs, self.mesh)
-            fits = [option for option in every if option.memory <= self.most] or list(every)
-            self._operations[key] = self._options(node, fits, _Roofline(self, node, operands).seconds)
+            every, roofline = options_of(what.name, operands, what.attrs, self.mesh), _Roofline(self, node, operands)
+            if self.about.limit < math.inf:
+                every = tuple([option for option in every if roofline.held(option) <= self.most]) or every
+            self._operations[key] = self._options(node, every, roofline.seconds)
         return self._operations[key]
 
     def _options(self, node: Node, options: Sequence[Any], seconds: Callable[[Any], float]) -> Any:
@@ -230,7 +243,7 @@ class Costs:
         key = sharding, shape
         found = self._sizes.get(key)
         if found is None:
-            found = self._sizes[key] = sharding.local_size(shape)
+            found = self._sizes[key] = _local_size(sharding, shape)
         return found
 
     # -- tables and kinds ---------------------------------------------------------------------------------------------
@@ -255,7 +268,9 @@ class Costs:
         key = "move", kind, wanted
         found = self._numbers.get(key)
         if found is None:
-            found = self._numbers[key] = self._seconds_table(move_matrix(where, wanted, shape, dtype, self.about.exact))
+            found = self._numbers[key] = self._seconds_table(
+                self.moves.seconds(where, wanted, shape, dtype, self.about.exact)
+            )
         return found
 
 
@@ -273,6 +288,7 @@ class _Roofline:
         self.arrays = [(x.type.shape, x.type.dtype.itemsize) for x in node.nodes]
         item = self.problem.result_dtype.itemsize
         self.results = [(rule.out_shape(at), item) for at in range(len(rule.outputs))]
+        self._held: dict[Shardings, int] = {}
 
     def seconds(self, option: Option) -> float:
         """Of one strategy."""
@@ -285,7 +301,7 @@ class _Roofline:
         for at, line in enumerate(plan.instructions):
             what: Any = line.what
             if not isinstance(what, Local):
-                total += what.time
+                total += seconds_of_steps([what])
             elif at + 1 == len(plan.instructions):
                 total += self._last(option)
             else:
@@ -293,21 +309,56 @@ class _Roofline:
                     *zip(what.operands, what.call.dtypes, strict=True),
                     *zip(what.results, what.call.result_dtypes, strict=True),
                 ]
-                touched = sum(held.sharding.local_size(held.shape) * dtype.itemsize for held, dtype in arrays)
+                touched = sum(
+                    self.costs.local_size(held.sharding, held.shape) * dtype.itemsize for held, dtype in arrays
+                )
                 total += touched / chip.memory_bandwidth
         return total
 
+    def held(self, option: Option) -> int:
+        """Bytes that a device holds of operands and results."""
+        found = self._held.get(option.operands + option.results)
+        if found is None:
+            arrays = zip(option.operands + option.results, self.arrays + self.results, strict=True)
+            found = sum([self.costs.local_size(s, shape) * item for s, (shape, item) in arrays])
+            self._held[option.operands + option.results] = found
+        return found
+
     def _last(self, option: Option) -> float:
         """The local computation that gives the results, or the only one."""
-        chip, size = self.costs.chip, self.costs.local_size
-        held = sum([size(s, shape) * item for s, (shape, item) in zip(option.operands, self.arrays, strict=True)])
-        held += sum([size(s, shape) * item for s, (shape, item) in zip(option.results, self.results, strict=True)])
-        sizes = dict(self.rule.factors)
+        chip, sizes = self.costs.chip, dict(self.rule.factors)
         for axis, factor in option.strategy.placement.items():
             if factor in sizes:
-                sizes[factor] = int(block_size(sizes[factor], self.costs.mesh.sizes[axis]))
+                sizes[factor] = -(-sizes[factor] // self.costs.mesh.sizes[axis])
         work = OPS[self.name].work(self.rule, sizes)
-        return max(work / chip.flops_of(self.problem.result_dtype), held / chip.memory_bandwidth)
+        return max(work / chip.flops_of(self.problem.result_dtype), self.held(option) / chip.memory_bandwidth)
+
+
+def placements(mesh: Mesh, shape: tuple[int, ...], any_order: bool = False) -> Shardings:
+    """Every way to split the dims of a tensor by whole axes, no dim into more blocks than it has elements; those that hold less
+    first. Axes on a dim are in the order of the mesh, or in any."""
+    axes = [axis for axis, n in mesh.sizes.items() if n > 1]
+    found = []
+    for choice in product([*range(len(shape)), -1], repeat=len(axes)):
+        dims = [[axis for axis, at in zip(axes, choice, strict=True) if at == dim] for dim in range(len(shape))]
+        blocks = [math.prod([mesh.sizes[axis] for axis in some]) for some in dims]
+        if any(k > max(n, 1) or (k > 1 and not n) for k, n in zip(blocks, shape, strict=True)):
+            continue
+        held = math.prod([-(-n // k) for n, k in zip(shape, blocks, strict=True)])
+        for number, order in enumerate(product(*map(permutations, dims)) if any_order else [dims]):
+            found.append((held, number > 0, Sharding(mesh, P(*map(tuple, order))).for_shape(shape)))
+    return tuple([s for _, _, s in sorted(found, key=lambda entry: entry[:2])])
+
+
+def _local_size(sharding: Sharding, shape: tuple[int, ...]) -> int:
+    """Elements of the largest shard."""
+    total, mesh = 1, sharding.mesh
+    for dim, n in enumerate(shape):
+        cuts = sharding.offsets_of(dim)
+        axes = sharding.dims[dim] if dim < len(sharding.dims) else ()
+        blocks = math.prod([mesh.sizes.get(axis) or mesh.axis(axis).size for axis in axes])
+        total *= max(b - a for a, b in pairwise(cuts)) if cuts else -(-n // blocks)
+    return total
 
 
 def _scalar(x: Any) -> Any:
