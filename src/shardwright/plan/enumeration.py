@@ -30,14 +30,15 @@ DType = np.dtype[Any]
 
 
 class Option(NamedTuple):
-    """One strategy: where operands and results lie, the seconds it takes once operands are there, and the bytes that a device
-    holds of operands, results and what lies between."""
+    """One strategy: where operands and results lie, the seconds it takes once operands are there, the bytes that a device
+    holds of operands, results and what lies between, and whether it is one computation."""
 
     operands: tuple[Sharding, ...]
     results: tuple[Sharding, ...]
     seconds: float
     memory: int
     strategy: Strategy
+    is_single: bool
 
 
 class Instant(NamedTuple):
@@ -184,9 +185,9 @@ class _Enumeration:
         work = functools.partial(work_of, problem, placed.placement)
         strategy = replace(placed, idle=0, price=price, count_work=work)
         if self.plain:
-            return Option(placed.operands, placed.results, price.compute, price.memory, strategy)
+            return Option(placed.operands, placed.results, price.compute, price.memory, strategy, True)
         seconds = seconds_in_place(self._plan(strategy))
-        return Option(placed.operands, placed.results, seconds, price.memory, strategy)
+        return Option(placed.operands, placed.results, seconds, price.memory, strategy, False)
 
     def _plan(self, strategy: Strategy) -> OperationPlan:
         """The operation under a strategy, its operands in place."""

@@ -7,6 +7,7 @@ docs/planning.md says what is chosen from. The cost of a choice is what `explain
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,39 @@ class Model:
     held: dict[int, list[int]] = field(default_factory=dict)  # of inputs and constants: the bytes of each option
     edges: list[tuple[int, int, Node, int]] = field(default_factory=list)  # from, to, the value, the operand's number
     wheres: list[tuple[Shardings, Shardings]] = field(default_factory=list)  # of edges: where each option has the value
+
+
+VIEWS = ("reshape", "permute_dims", "broadcast_to", "astype", "rows")  # whose result may be their operand
+
+
+def fresh_values(program: Program) -> set[Node]:
+    """The values that are surely not the memory of an input or a constant: computed by operations that don't pass them on."""
+    found: set[Node] = set()
+    for node in program.nodes:
+        what = node.what
+        passes = isinstance(what, Constrain | Settle | Pick) or (isinstance(what, Apply) and what.name in VIEWS)
+        if node.type.local is None and (isinstance(what, Apply) if not passes else node.nodes[0] in found):
+            found.add(node)
+    return found
+
+
+def surely_held(node: Node, option: Any, fresh: set[Node]) -> int:
+    """Bytes that a device holds in an operation under a strategy at least, beside inputs and constants.
+
+    An operand that is an input is held anyway, and equal operands once. Of an operation in several steps only one value is sure
+    to be there at a time.
+    """
+    operands = {
+        (x.type[:2], there): there.local_size(x.type.shape) * x.type.dtype.itemsize
+        for x, there in zip(node.nodes, option.operands, strict=True)
+        if x in fresh
+    }
+    made = zip(option.results, node.types, strict=True)
+    results = (
+        [s.local_size(kind.shape) * kind.dtype.itemsize for s, kind in made] if node.what.name not in VIEWS else []
+    )
+    sizes = [*operands.values(), *results]
+    return sum(sizes) if option.is_single else max(sizes, default=0)
 
 
 class Builder:
@@ -169,12 +203,19 @@ class Builder:
         """The options of an operation on operands."""
         kinds = [x.type[:2] if isinstance(x, Node) else x for x in node.inputs]
         key = (node.what.name, node.what.attrs.key, *[k if isinstance(k, tuple) else (type(k), repr(k)) for k in kinds])
+        if self.most < math.inf:
+            key = *key, *[x in self._fresh for x in node.nodes]
         found = self._options.get(key)
         if found is None:
             found = options_of(node.what.name, kinds, node.what.attrs, self.mesh) if node.nodes else ()
-            fits = tuple(option for option in found if option.memory <= self.most)
-            found = self._options[key] = fits or found
+            if self.most < math.inf:
+                found = tuple([o for o in found if surely_held(node, o, self._fresh) <= self.most]) or found
+            self._options[key] = found
         return found
+
+    @cached_property
+    def _fresh(self) -> set[Node]:
+        return fresh_values(self.program)
 
     def _add_operation(self, node: Node) -> None:
         options = self._of(node)

@@ -43,6 +43,9 @@ Scope = tuple[int, ...]
 Shardings = tuple[Sharding, ...]
 Value = tuple[int, int]  # a variable, and the kind of value that its options have
 _Placed = Constrain | Settle | ToLocal
+PASSING = frozenset(
+    ("reshape", "permute_dims", "broadcast_to", "astype", "rows")
+)  # operations that may give their operand
 
 
 class _Added(NamedTuple):
@@ -97,6 +100,22 @@ class Costs:
                 least += held[key]
         return self.about.limit - least
 
+    def _own(self, node: Node) -> tuple[bool, ...]:
+        """Which operands of an operation may be inputs or constants themselves; no matter where all that it touches fits."""
+        return tuple([self._may_be_held(x) for x in node.nodes]) if self._is_tight(node) else ()
+
+    def _is_tight(self, node: Node) -> bool:
+        kinds = [*[x.type for x in node.nodes], *node.types]
+        return sum([math.prod(kind.shape) * kind.dtype.itemsize for kind in kinds]) > self.most
+
+    def _may_be_held(self, node: Node) -> bool:
+        """Whether a value may be the memory of an input: not if an operation computes it that never passes its operand on."""
+        while isinstance(node.what, Constrain | Settle | Pick) or (
+            isinstance(node.what, Apply) and node.what.name in PASSING
+        ):
+            node = node.nodes[0]
+        return not isinstance(node.what, Apply) or node.type.local is not None
+
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def _node(self, node: Node) -> None:
@@ -104,7 +123,7 @@ class Costs:
         if isinstance(what, Apply):
             operands = tuple([self._read(x, node) for x in node.nodes])
             scalars = () if len(node.nodes) == len(node.inputs) else tuple([_scalar(x) for x in node.inputs])
-            key = what.name, what.attrs.key, scalars, None if operands else node.type[:2]
+            key = what.name, what.attrs.key, scalars, None if operands else node.type[:2], self._own(node)
             self._lies(node, self._put(key, operands, lambda: self._operation(node)))
         elif isinstance(what, Given):
             if node.type.local is None:
@@ -215,11 +234,11 @@ class Costs:
             seconds = [n / self.chip.memory_bandwidth for n in self._bytes(node, where)]
             return self._made_at(where, node, self._seconds_table(seconds))
         operands = [x.type[:2] if isinstance(x, Node) else x for x in node.inputs]
-        key = what.name, what.attrs.key, *[k if isinstance(k, tuple) else _scalar(k) for k in operands]
+        key = what.name, what.attrs.key, *[k if isinstance(k, tuple) else _scalar(k) for k in operands], self._own(node)
         if key not in self._operations:
             every, roofline = options_of(what.name, operands, what.attrs, self.mesh), _Roofline(self, node, operands)
-            if self.about.limit < math.inf:
-                every = tuple([option for option in every if roofline.held(option) <= self.most]) or every
+            if self._is_tight(node):
+                every = tuple([option for option in every if roofline.sure(option) <= self.most]) or every
             self._operations[key] = self._options(node, every, roofline.seconds)
         return self._operations[key]
 
@@ -323,6 +342,20 @@ class _Roofline:
             found = sum([self.costs.local_size(s, shape) * item for s, (shape, item) in arrays])
             self._held[option.operands + option.results] = found
         return found
+
+    def sure(self, option: Option) -> int:
+        """Bytes that a device holds at least beside inputs: equal operands once, what passes an operand on not again, and of an
+        operation in several steps the largest value alone."""
+        size, node = self.costs.local_size, self.node
+        several: dict[Any, int] = {}
+        for x, there in zip(node.nodes, option.operands, strict=True):
+            if not self.costs._may_be_held(x):
+                several[*x.type[:2], there] = size(there, x.type.shape) * x.type.dtype.itemsize
+        if self.name not in PASSING:
+            for at, (there, kind) in enumerate(zip(option.results, node.types, strict=True)):
+                several[at] = size(there, kind.shape) * kind.dtype.itemsize
+        single = self.one and not self.rule.normalizes
+        return (sum if single else max)([*several.values(), 0])
 
     def _last(self, option: Option) -> float:
         """The local computation that gives the results, or the only one."""

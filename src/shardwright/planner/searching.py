@@ -106,8 +106,7 @@ class Search:
     def model(self) -> Model:
         """The model, with strategies that a device can hold beside the smallest shards of all inputs."""
         model = self._model(math.inf)
-        held = sum(min(some) for some in model.held.values())
-        most = self.limit - held
+        most = self.limit - sum(min(some) for some in model.held.values())
         lists = {id(v.options): v.options for v in model.variables}.values()  # equal operations share theirs
         dear = any(option.memory > most for options in lists for option in options if hasattr(option, "memory"))
         return self._model(most) if dear else model
