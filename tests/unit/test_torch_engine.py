@@ -82,6 +82,20 @@ def test_programs_take_torch_tensors():
     torch.testing.assert_close(made.torch(), torch.nn.functional.gelu(x @ w).sum(0))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "complex64", "bool", "float16"])
+@pytest.mark.parametrize(
+    "value", [np.float64(2), np.float32(2), np.complex128(2), np.int64(2), np.bool_(True)], ids=repr
+)
+def test_scalars_of_numpy_have_dtypes_of_their_own(dtype, value):
+    host = np.arange(1, 7).astype(dtype)
+    x = sw.shard(host, MESH, P("y"))
+    functions = [lambda v: v + value, lambda v: value * v, lambda v: v == value, lambda v: snp.where(v == 1, v, value)]
+    for function in functions:
+        expected = function(host) if function is not functions[-1] else np.where(host == 1, host, value)
+        for made in (function(x), sw.sjit(function)(x)):
+            assert_same(made, expected)
+
+
 def test_summands_halos_and_tensors_per_device():
     x = sw.shard(HOST, MESH, P("x", "y"))
     product = x @ x.T
