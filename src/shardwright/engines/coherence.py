@@ -351,10 +351,8 @@ class Reports:
                 is_other = len({some[number] for some in digests if number in some}) > 1
                 if number < max(min(theirs), min(ours)) or not (is_other or words[0] != words[1]):
                     continue
-                others = (
-                    f"on other ranks {words[1]}" if words[0] != words[1] else "with other values than on other ranks"
-                )
-                return f"rank {rank} has gone another way: its call {number} is {words[0]}, {others}."
+                rest = f"on other ranks {words[1]}" if words[0] != words[1] else "with other values than on other ranks"
+                return f"rank {rank} has gone another way: its call {number} is {words[0]}, {rest}."
         named = " and ".join(f"rank {rank}" for rank in blamed)
         return f"{named} made other calls than the other ranks before call {self.calls.count}, {self.calls.now}."
 

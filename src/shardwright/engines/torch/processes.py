@@ -154,7 +154,7 @@ def _joined_store(rank: int, size: int, timeout: float) -> Any:
     deadline, pause, line = time.monotonic() + timeout, 0.002, source_line()
     where = f" ({line})" if line else ""
     try:
-        store: Any = dist.distributed_c10d.TCPStore(
+        store: Any = torch.distributed.TCPStore(  # type: ignore[attr-defined]
             os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), size, rank == 0 and not has_agent,
             timeout=timedelta(seconds=timeout), wait_for_workers=False, multi_tenant=True,
         )  # fmt: skip
