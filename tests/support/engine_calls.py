@@ -334,7 +334,12 @@ def dtypes():
         x = sw.shard(host, mesh(), P("dp"))
         moved = np.asarray(x.reshard(P(None, ("tp", "dp"))))
         total = np.asarray(x.max(axis=0)) if host.dtype.kind != "c" else np.asarray(x.sum(axis=0))
-        found[name] = (bool((moved == host).all()), total.astype(np.complex128).real.tolist(), str(moved.dtype))
+        turned = np.asarray(x[::-1, ::-1].reshard(P())) == host[::-1, ::-1]  # torch does not flip all dtypes
+        found[name] = (
+            bool((moved == host).all() and turned.all()),
+            total.astype(np.complex128).real.tolist(),
+            str(moved.dtype),
+        )
     return found
 
 
