@@ -8,6 +8,7 @@ several times a second, where the process is: if one is killed, hangs or has gon
 import contextlib
 import hashlib
 import json
+import math
 import os
 import queue
 import struct
@@ -41,7 +42,7 @@ def default_timeout() -> float:
         seconds = float(text or TIMEOUT)
     except ValueError:
         seconds = 0.0
-    if not seconds > 0:
+    if not 0 < seconds < math.inf:
         raise EngineError(f"SHARDWRIGHT_TIMEOUT is {text!r}; give a positive number of seconds.")
     return seconds
 
