@@ -4,6 +4,7 @@ Each element's bits depend on the key and on its global index, so every device c
 values: `key.split()` makes new keys, and there is no hidden state.
 """
 
+import numbers
 from typing import Any
 
 import numpy as np
@@ -140,8 +141,8 @@ def randint(
 
 def bernoulli(key: Key, p: float, shape: tuple[int, ...] | int = (), *, sharding: Where = None) -> Array:
     """True with probability p."""
-    if not 0 <= p <= 1:
-        raise OperationError(f"bernoulli: p={p} is not a probability. Give a number from 0 to 1.")
+    if not isinstance(p, numbers.Real) or not 0 <= p <= 1:
+        raise OperationError(f"bernoulli: p={p!r} is not a probability. Give a number from 0 to 1, then the shape.")
     result: Array = uniform(key, shape, sharding=sharding) < p
     return result
 

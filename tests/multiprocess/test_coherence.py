@@ -18,8 +18,14 @@ FAULTS = [
     calls.passes_other_shapes_to_a_known_operation,
     calls.passes_other_constants,
     calls.captures_other_constants,
+    calls.swaps_scalars,
+    calls.reads_another_row,
+    calls.scales_tensors_per_device,
+    calls.scales_tensors_per_device_in_a_program,
+    calls.orders_devices_otherwise,
     calls.places_other_elements,
     calls.raises,
+    calls.raises_before_data_is_placed,
     calls.is_killed,
     calls.is_killed_before_a_move,
     calls.parts_in_a_local_operation,
@@ -41,3 +47,14 @@ def test_every_other_rank_names_the_one_that_went_another_way(fault):
         assert error.ranks == (BAD,)
         assert f"rank {BAD}" in str(error)
         assert re.search(r"engine_calls\.py:\d+", str(error)), error
+
+
+@pytest.mark.parametrize("bad", [0, 2])  # rank 0 keeps the store through which processes report
+def test_a_stopped_process_is_named_in_time(bad):
+    with Processes(4) as group:
+        ends = dict(enumerate(group.outcomes(calls.is_stopped, bad, timeout=90)))
+    back, _ = ends.pop(bad)
+    for end, text in ends.values():
+        assert text.startswith("CoherenceError: ")
+        assert f"rank {bad}" in text
+        assert end < back  # before it went on

@@ -52,6 +52,10 @@ def test_scalars_are_summed_and_results_have_no_gradients(groups):
     assert groups(4).run(calls.scalars_and_gradients) == [(6.0, expected, 1)] * 4
 
 
+def test_views_are_sent_as_they_read(groups):
+    assert groups(4).run(calls.views, timeout=120) == [[[True] * 3] * 4] * 4
+
+
 def test_processes_that_ask_for_different_things_all_hear_of_it(groups):
     tensors = [torch.ones(2, 3), torch.ones(2, 3), torch.ones(3, 2), torch.ones(2, 3)]
     for kind, text in groups(4).run(calls.error_of, "all_reduce_sum", tensors):

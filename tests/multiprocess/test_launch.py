@@ -101,6 +101,12 @@ def test_errors_that_cant_be_loaded_are_told_by_their_text(groups):
     assert caught.value.__cause__ is None
 
 
+def test_errors_without_text_are_told_by_their_type(groups):
+    with pytest.raises(LaunchError, match=r"rank [01] of 2 raised WordlessError: <exception str\(\) failed>") as caught:
+        groups(2).run(calls.raise_wordless)
+    assert type(caught.value.__cause__).__name__ == "WordlessError"
+
+
 def test_exits_and_results_that_cant_be_pickled_are_errors(groups):
     with pytest.raises(LaunchError, match=r"rank [01] of 2 raised SystemExit: 3"):
         groups(2).run(calls.exit_with, 3)
@@ -153,8 +159,9 @@ def test_a_time_out_names_the_processes_that_had_not_finished():
         assert "time.sleep(600)" in str(caught.value)  # where they are
         with pytest.raises(LaunchError, match=r"have ended: ranks 0, 2 of 3 had not finished"):
             group.run(rank)
-        with pytest.raises(LaunchError, match=r"timeout=-1 is invalid"):
-            group.run(rank, timeout=-1)
+        for invalid in (-1, 0, float("inf"), float("nan"), "5"):
+            with pytest.raises(LaunchError, match=rf"timeout={invalid!r} is invalid"):
+                group.run(rank, timeout=invalid)
 
 
 # -- nothing is left behind -------------------------------------------------------------------------------------------

@@ -183,6 +183,7 @@ def descending():
     return (
         module.w.full_tensor().tolist(),
         refused(MeshError, sw.torch.gather_module, module),
+        refused(MeshError, sw.torch.from_dtensor, module.w),
         refused(MeshError, sw.torch.shard_module, plain, devices, P("x")),
         refused(MeshError, sw.torch.shard_module, plain, sw.Mesh(x=4, devices=(3, 2, 1, 0)), P("x")),
     )

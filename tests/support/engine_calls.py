@@ -4,6 +4,7 @@ import contextlib
 import os
 import pickle
 import signal
+import time
 from unittest import mock
 
 import numpy as np
@@ -92,6 +93,33 @@ def captures_other_constants(bad):
     return np.asarray(sw.sjit(lambda x: x + table)(x)).tolist()
 
 
+def swaps_scalars(bad):
+    x = placed()
+    return np.asarray(snp.where(x > 3, *((2.0, 3.0) if rank() != bad else (3.0, 2.0)))).tolist()
+
+
+def reads_another_row(bad):
+    """The rows of a slice are part of a call, though nothing is sent and the result has the same layout."""
+    x = placed()
+    return np.asarray(x[3 if rank() != bad else 4]).tolist()
+
+
+def scales_tensors_per_device(bad):
+    x, factor = placed(), 2.0 if rank() != bad else 3.0
+    return np.asarray(sw.shard_map(lambda v: v * factor, mesh(), P("dp", "tp"), P("dp", "tp"))(x)).tolist()
+
+
+def scales_tensors_per_device_in_a_program(bad):
+    x, factor = placed(), 2.0 if rank() != bad else 3.0
+    step = sw.sjit(sw.shard_map(lambda v: v * factor, mesh(), P("dp", "tp"), P("dp", "tp")))
+    return np.asarray(step(x)).tolist()
+
+
+def orders_devices_otherwise(bad):
+    m = sw.Mesh(dp=2, tp=2, engine="torch", timeout=3, devices=(0, 1, 2, 3) if rank() != bad else (1, 0, 2, 3))
+    return np.asarray(sw.shard(HOST, m, P("dp", "tp"))).tolist()
+
+
 def places_other_elements(bad):
     x = placed()
     y = sw.shard(HOST + (rank() == bad), mesh(), P("dp", "tp"))
@@ -103,6 +131,26 @@ def raises(bad):
     if rank() == bad:
         raise KeyError("a bug of the user's")
     return np.asarray(x).tolist()
+
+
+def raises_before_data_is_placed(bad):
+    if rank() == bad:
+        raise KeyError("a bug of the user's")
+    return np.asarray(placed()).tolist()
+
+
+def is_stopped(bad):
+    """A process that neither runs nor ends, until the others have had time to notice."""
+    x = placed()
+    np.asarray(x)
+    if rank() == bad:
+        process = os.getpid()
+        if os.fork() == 0:
+            time.sleep(12)
+            os.kill(process, signal.SIGCONT)
+            os._exit(0)
+        os.kill(process, signal.SIGSTOP)
+    return time.monotonic(), refused(np.asarray, x)
 
 
 def is_killed(bad):
@@ -286,7 +334,12 @@ def dtypes():
         x = sw.shard(host, mesh(), P("dp"))
         moved = np.asarray(x.reshard(P(None, ("tp", "dp"))))
         total = np.asarray(x.max(axis=0)) if host.dtype.kind != "c" else np.asarray(x.sum(axis=0))
-        found[name] = (bool((moved == host).all()), total.astype(np.complex128).real.tolist(), str(moved.dtype))
+        turned = np.asarray(x[::-1, ::-1].reshard(P())) == host[::-1, ::-1]  # torch does not flip all dtypes
+        found[name] = (
+            bool((moved == host).all() and turned.all()),
+            total.astype(np.complex128).real.tolist(),
+            str(moved.dtype),
+        )
     return found
 
 

@@ -57,6 +57,20 @@ def scalars_and_gradients():
     return total.item(), [(tuple(x.shape), x.requires_grad, x.sum().item()) for x in made], torch.get_num_threads()
 
 
+def views():
+    """Views that read otherwise than their memory, and one element with a stride of 0."""
+    engine, number = sw.engine("torch"), torch.tensor([1 + 2j, 3 - 1j, 5j]) * (rank() + 1)
+    lazy = [
+        number.conj(),
+        number.conj().imag,
+        number[:1].conj().expand(3),
+        torch.ones(1, dtype=torch.int16).expand(3)[::3],
+    ]
+    calls = (engine.all_reduce_sum, engine.all_gather, engine.reduce_scatter)
+    plain = [tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format) for tensor in lazy]
+    return [[bits(call(x)) == bits(call(y)) for call in calls] for x, y in zip(lazy, plain, strict=True)]
+
+
 def error_of(name, tensors, group=None):
     """The error of a collective on this rank's tensor."""
     try:

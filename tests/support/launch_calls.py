@@ -46,6 +46,15 @@ def raise_unloadable():
         raise UnloadableError("can't be ", "loaded")
 
 
+class WordlessError(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def raise_wordless():
+    raise WordlessError
+
+
 def die(bad, number):
     if rank() == bad:
         os.kill(os.getpid(), number)

@@ -348,6 +348,7 @@ def test_a_difference_of_no_order_is_another_variable():
             r"randint: dtype=float32; random integers have an integer dtype",
         ),
         (lambda x: random.randint(KEY, 4, 0, 2.5), r"randint: high=2.5; give an integer"),
+        (lambda x: random.bernoulli(KEY, (4,), 0.5), r"p=\(4,\) is not a probability. .* then the shape"),
         (lambda x: random.bernoulli(KEY, 1.5, 4), r"bernoulli: p=1.5 is not a probability. Give a number from 0 to 1"),
     ],
 )

@@ -82,6 +82,27 @@ def test_programs_take_torch_tensors():
     torch.testing.assert_close(made.torch(), torch.nn.functional.gelu(x @ w).sum(0))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "complex64", "bool", "float16"])
+@pytest.mark.parametrize(
+    "value", [np.float64(2), np.float32(2), np.complex128(2), np.int64(2), np.bool_(True)], ids=repr
+)
+def test_scalars_of_numpy_have_dtypes_of_their_own(dtype, value):
+    host = np.arange(1, 7).astype(dtype)
+    x = sw.shard(host, MESH, P("y"))
+    functions = [lambda xp, v: v + value, lambda xp, v: value * v, lambda xp, v: v == value]
+    functions += [lambda xp, v: xp.where(v == 1, v, value)]
+    if np.dtype(dtype).kind != "c" and value.dtype.kind != "c":
+        functions += [
+            lambda xp, v: xp.hypot(v, value),
+            lambda xp, v: xp.maximum(value, v),
+            lambda xp, v: xp.atan2(v, value),
+        ]
+    for function in functions:
+        jitted = sw.sjit(lambda v, function=function: function(snp, v))
+        for made in (function(snp, x), jitted(x)):
+            assert_same(made, function(np, host))
+
+
 def test_summands_halos_and_tensors_per_device():
     x = sw.shard(HOST, MESH, P("x", "y"))
     product = x @ x.T
@@ -141,6 +162,8 @@ def test_checked_changes_nothing_in_one_process():
         assert_same(sw.shard(HOST, MESH, P("x")) + 1, HOST + 1)
     parts = sw.from_process_local({"a": HOST}, MESH, axes="y", batch_dim=-1)
     assert parts["a"].sharding.spec == P(None, "y")
+    with pytest.raises(ArrayError, match=r"batch_dim=0.5; give an integer"):
+        sw.from_process_local(HOST, MESH, batch_dim=0.5)
     with pytest.raises(ArrayError, match=r"batch_dim=2 is not a dim of a part of shape \(10, 7\)"):
         sw.from_process_local(HOST, MESH, batch_dim=2)
     with pytest.raises(ArrayError, match="takes host tensors; this is an Array already"):

@@ -36,7 +36,10 @@ def _joined(part: Any, mesh: Mesh, batch_dim: int, axes: tuple[str, ...]) -> Arr
     if isinstance(part, Array):
         raise ArrayError(f"from_process_local takes host tensors; this is an Array already: {part.summary()}.")
     host, engine = host_array(part), engine_of(mesh)
-    dim = operator.index(batch_dim)
+    try:
+        dim = operator.index(batch_dim)
+    except TypeError:
+        raise ArrayError(f"from_process_local: batch_dim={batch_dim!r}; give an integer.") from None
     if not -host.ndim <= dim < host.ndim:
         raise ArrayError(f"batch_dim={batch_dim} is not a dim of a part of shape {host.shape}.")
     spec = P(*((),) * (dim % host.ndim), axes)

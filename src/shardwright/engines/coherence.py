@@ -5,25 +5,31 @@ digest of its calls, which is compared before a program first runs and before el
 several times a second, where the process is: if one is killed, hangs or has gone another way, the others say which.
 """
 
+import contextlib
 import hashlib
 import json
+import math
 import os
+import queue
 import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from shardwright.errors import CoherenceError, EngineError
 from shardwright.lines import line_at, user_frame
 
+T = TypeVar("T")
 MASK = 2**64 - 1
 FACTOR = 6364136223846793005  # a multiplier that mixes all bits, of Knuth's generator
 BEAT = 0.3  # seconds between two reports
 SILENCE = 1.5  # seconds without one after which a process counts as gone
+SEARCH = 3.0  # seconds for finding out who is to blame, and for an answer of the store, which rank 0 keeps
 FAREWELL = 2.0  # seconds that rank 0 waits for the others at the end
+DONE = ("failed", "ended")
 FEW = 64  # calls whose digests are reported
 TIMEOUT = 30.0  # seconds that processes wait for one another
 KEPT = 512  # calls that are remembered, to find the first that differs
@@ -36,7 +42,7 @@ def default_timeout() -> float:
         seconds = float(text or TIMEOUT)
     except ValueError:
         seconds = 0.0
-    if not seconds > 0:
+    if not 0 < seconds < math.inf:
         raise EngineError(f"SHARDWRIGHT_TIMEOUT is {text!r}; give a positive number of seconds.")
     return seconds
 
@@ -45,6 +51,13 @@ def default_timeout() -> float:
 def key_of(text: str) -> int:
     """64 bits that stand for a call's description."""
     return struct.unpack("<Q", hashlib.blake2b(text.encode(), digest_size=8).digest())[0]
+
+
+def with_values(key: int, values: Iterable[Any]) -> int:
+    """64 bits for a call with values in their order: swapped or equal ones don't cancel out."""
+    for value in values:
+        key = ((key ^ key_of(repr(value))) * FACTOR + 1) & MASK
+    return key
 
 
 class Calls:
@@ -101,7 +114,7 @@ class Report(NamedTuple):
     calls: dict[str, int]  # how many on meshes of which ranks
     digests: dict[str, list[tuple[int, int]]]  # after the last of them, by their numbers
     call: str
-    status: str  # running, waiting, failed or ended
+    status: str  # running, waiting, searching for who is to blame, failed or ended
     blames: list[int]  # of a failed process: the ranks that it says are to blame
     recent: list[tuple[int, str]]  # of a failed process: its last calls
 
@@ -148,27 +161,56 @@ class Reports:
         if self._status == "running":
             self._status = "ended"
         self._told_others()
-        if self.rank == 0 and self._status == "ended":
-            self._after(lambda found: all(r is None or r.status in ("failed", "ended") for r in found), FAREWELL)
+        if self.rank == 0:
+            heard = _Hearing(self.size)
+
+            def over(found: "list[Report | None]") -> bool:
+                silent = heard.silent(found)
+                return all(r is None or r.status in DONE or silent[rank] for rank, r in enumerate(found))
+
+            self._after(over, FAREWELL if self._status == "ended" else 2 * SEARCH)
 
     def _run(self) -> None:
         while not self._stop.wait(BEAT) and not self._unreachable:
-            self._told_others()
+            try:
+                self._write()
+            except RuntimeError:
+                self._unreachable = True
 
     def _told_others(self) -> None:
         """Write a report; the store may have gone with rank 0, which keeps it."""
         if self._unreachable:
             return
         try:
-            self._write()
+            self._answered(self._write)
         except RuntimeError:
             self._unreachable = True
+
+    def _answered(self, ask: Callable[[], T], limit: float = SEARCH) -> T:
+        """What the store answers; RuntimeError if it does not, as when rank 0 is stopped: its client would wait for ever."""
+        answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                answers.put((ask(), None))
+            except BaseException as error:
+                answers.put((None, error))
+
+        threading.Thread(target=run, name="shardwright store", daemon=True).start()
+        try:
+            answer, error = answers.get(timeout=limit)
+        except queue.Empty:
+            raise RuntimeError(f"rank 0, which keeps the store, has not answered for {limit:g} s.") from None
+        if error is not None:
+            raise error
+        found: T = answer
+        return found
 
     def _write(self) -> None:
         with self._lock:
             self._beat += 1
-            calls, failed = self.calls, self._status == "failed"
-            recent = calls.recent if failed else []
+            calls = self.calls
+            recent = calls.recent if self._status == "failed" else []
             status = "waiting" if calls.waits and self._status == "running" else self._status
             known = list(self._all.values())
             counts, digests = {some.key: some.count for some in known}, {some.key: some.digests for some in known}
@@ -178,21 +220,33 @@ class Reports:
     def _read(self) -> "list[Report | None]":
         """The reports of all processes; None where there is none yet, or the store is gone."""
         found: list[Report | None] = [None] * self.size
+
+        def read() -> None:
+            for rank in range(self.size):
+                if (text := self._stored(f"shardwright/report/{rank}")) is not None:
+                    found[rank] = Report.read(text)
+
         try:
-            for rank in range(self.size) if not self._unreachable else ():
-                key = f"shardwright/report/{rank}"
-                if self._store.check([key]):  # `get` would wait for it
-                    found[rank] = Report.read(self._store.get(key))
+            if not self._unreachable:
+                self._answered(read)
         except RuntimeError:
             self._unreachable = True
-        return found
+        return list(found)
+
+    def _stored(self, key: str) -> bytes | None:
+        """What the store has under a key; `get` alone would wait for it."""
+        return self._store.get(key) if self._store.check([key]) else None
 
     def meet(self, name: str, ranks: Sequence[int], timeout: float) -> None:
         """Wait until some ranks have come to make a group; RuntimeError if one is gone, or does not come in time."""
-        self._store.set(f"shardwright/meet/{name}/{self.rank}", b"here")
+        self._answered(lambda: self._store.set(f"shardwright/meet/{name}/{self.rank}", b"here"), timeout)
         missing, heard = [rank for rank in ranks if rank != self.rank], _Hearing(self.size)
         deadline, pause = time.monotonic() + timeout, 0.001
-        while missing := [rank for rank in missing if not self._store.check([f"shardwright/meet/{name}/{rank}"])]:
+
+        def absent() -> list[int]:
+            return [rank for rank in missing if not self._store.check([f"shardwright/meet/{name}/{rank}"])]
+
+        while missing := self._answered(absent, timeout):
             if pause > BEAT / 4:
                 silent = heard.silent(self._read())
                 if any(silent[rank] for rank in missing):
@@ -210,19 +264,22 @@ class Reports:
         ranks = self.calls.ranks
         blamed = [ranks[at] for at in _minority(counts)]
         if detail:
-            self._store.set(f"shardwright/program/{self.rank}", json.dumps(detail))
+            with contextlib.suppress(RuntimeError):  # the error then has no step
+                self._answered(lambda: self._store.set(f"shardwright/program/{self.rank}", json.dumps(detail)))
         self._failed(blamed)
-        done = ("failed", "ended")
-        reports = self._after(lambda found: all(found[r] is None or found[r].status in done for r in ranks), SILENCE)
-        told = self._first_difference(blamed, reports) + self._first_step(blamed, detail)
+        reports = self._after(lambda found: all(found[r] is None or found[r].status in DONE for r in ranks), SILENCE)
+        told = self._first_difference(blamed, reports)
+        with contextlib.suppress(RuntimeError):
+            told += self._answered(lambda: self._first_step(blamed, detail))
         return self._ends(blamed, f"{told} Compared before {what}.")
 
     def _first_step(self, blamed: Sequence[int], detail: Sequence[str]) -> str:
         """Where the programs of two processes differ."""
         good = next(rank for rank in self.calls.ranks if rank not in blamed)
-        if not detail or not all(self._store.check([f"shardwright/program/{rank}"]) for rank in (good, blamed[0])):
+        texts = [self._stored(f"shardwright/program/{rank}") for rank in (good, blamed[0]) if detail]
+        if not texts or None in texts:
             return ""
-        ours, theirs = (json.loads(self._store.get(f"shardwright/program/{rank}")) for rank in (good, blamed[0]))
+        ours, theirs = (json.loads(text) for text in texts if text is not None)
         at = next(
             (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
         )
@@ -233,16 +290,17 @@ class Reports:
 
     def lost(self, cause: BaseException, what: str) -> CoherenceError:
         """The error for a collective that did not end: who is gone, or has gone another way."""
-        self._failed([])
-        heard, deadline = _Hearing(self.size), time.monotonic() + 2 * SILENCE
+        self._status = "searching"
+        self._told_others()
+        heard, deadline, before = _Hearing(self.size), time.monotonic() + SEARCH, self._read()
         while True:
             now = self._read()
             silent = heard.silent(now)
-            blamed = self._to_blame(now, silent)
+            blamed = self._to_blame(now, silent, before)
             if blamed or time.monotonic() > deadline:
                 break
             time.sleep(BEAT / 2)
-        blamed = blamed or [rank for rank in _elsewhere(now, self.calls) if rank != self.rank]
+        blamed = blamed or [rank for rank in _behind(now, self.calls) if rank != self.rank]
         self._failed(blamed)
         reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
         if not blamed:
@@ -250,13 +308,21 @@ class Reports:
         told = " ".join(self._told(rank, now[rank], silent[rank]) for rank in blamed)
         return self._ends(blamed, f"{told} rank {self.rank} waited in {what}. ({reason})")
 
-    def _to_blame(self, now: "list[Report | None]", silent: list[bool]) -> list[int]:
-        """Ranks that others blame, or that are gone."""
+    def _to_blame(self, now: "list[Report | None]", silent: list[bool], before: "list[Report | None]") -> list[int]:
+        """Ranks that made other calls, that others blame, or that are gone; none while some may still report.
+
+        A process may have gone because another sent it what it did not expect: that one is to blame.
+        """
         if self._unreachable and self.rank != 0:
             return [0]
+        ranks = self.calls.ranks
         told = sorted({rank for report in now if report is not None for rank in report.blames} - {self.rank})
-        gone = [r for r in self.calls.ranks if silent[r] or ((it := now[r]) is not None and it.status == "ended")]
-        return told or [rank for rank in gone if rank != self.rank]
+        gone = [r for r in ranks if silent[r] or ((it := now[r]) is not None and it.status == "ended")]
+        parted = _parted(now, self.calls, ranks) or _parted(now, self.calls, [r for r in ranks if r not in gone])
+        if parted or told:
+            return parted or told
+        has_news = [r in gone or _beat(now[r]) != _beat(before[r]) for r in self.calls.ranks if r != self.rank]
+        return [rank for rank in gone if rank != self.rank] if all(has_news) else []
 
     def _told(self, rank: int, report: "Report | None", silent: bool) -> str:
         if report is None:
@@ -280,12 +346,14 @@ class Reports:
             if good is None or report is None or not report.recent:
                 continue
             theirs, ours = (dict(some.recent) for some in (report, good))
+            digests = [dict(some.digests.get(self.calls.key, [])) for some in (report, good)]
             for number in sorted({*theirs, *ours}):
-                if number >= max(min(theirs), min(ours)) and theirs.get(number) != ours.get(number):
-                    return (
-                        f"rank {rank} has gone another way: its call {number} is {theirs.get(number, 'missing')}, on other "
-                        f"ranks {ours.get(number, 'missing')}."
-                    )
+                words = [some.get(number, "missing") for some in (theirs, ours)]
+                is_other = len({some[number] for some in digests if number in some}) > 1
+                if number < max(min(theirs), min(ours)) or not (is_other or words[0] != words[1]):
+                    continue
+                rest = f"on other ranks {words[1]}" if words[0] != words[1] else "with other values than on other ranks"
+                return f"rank {rank} has gone another way: its call {number} is {words[0]}, {rest}."
         named = " and ".join(f"rank {rank}" for rank in blamed)
         return f"{named} made other calls than the other ranks before call {self.calls.count}, {self.calls.now}."
 
@@ -324,17 +392,25 @@ class _Hearing:
         return [now - since > SILENCE for since in self._since]
 
 
-def _elsewhere(reports: "Sequence[Report | None]", calls: Calls) -> list[int]:
-    """The ranks that have gone another way than most, or are behind without waiting for anyone."""
+def _beat(report: "Report | None") -> int:
+    return -1 if report is None else report.beat
+
+
+def _parted(reports: "Sequence[Report | None]", calls: Calls, among: Sequence[int]) -> list[int]:
+    """Of some ranks those that had another digest than most after the last call that all of them have made."""
+    key, known = calls.key, {rank: report for rank in among if (report := reports[rank]) is not None}
+    common = min((report.calls.get(key, 0) for report in known.values()), default=0)
+    digests = {rank: dict(report.digests.get(key, [])).get(common) for rank, report in known.items()}
+    ranks = [rank for rank, digest in digests.items() if digest is not None]
+    return [ranks[at] for at in _minority([(common, digests[rank] or 0) for rank in ranks])] if ranks else []
+
+
+def _behind(reports: "Sequence[Report | None]", calls: Calls) -> list[int]:
+    """The ranks that are behind, those first that don't wait for anyone."""
     key, known = calls.key, {rank: report for rank in calls.ranks if (report := reports[rank]) is not None}
     counts = {rank: report.calls.get(key, 0) for rank, report in known.items()}
-    common = min(counts.values())
-    digests = [dict(known[rank].digests.get(key, [])).get(common, 0) if rank in known else -1 for rank in calls.ranks]
-    if len(set(digests)) > 1:
-        return [calls.ranks[at] for at in _minority([(common, digest) for digest in digests])]
     behind = [rank for rank, count in counts.items() if count < max(counts.values())]
-    idle = [rank for rank in behind if known[rank].status == "running"]
-    return idle or behind
+    return [rank for rank in behind if known[rank].status == "running"] or behind
 
 
 def _minority(counts: Sequence[tuple[int, int]]) -> list[int]:

@@ -84,9 +84,13 @@ def operand_kinds(plan: OperationPlan, what: Any, inputs: Sequence[Slot]) -> tup
 
 
 def kinds_of(call: Call, scalars: Sequence[Any]) -> tuple[Any, ...]:
-    """The kinds of a call's operands; `scalars` has None where an array is."""
+    """The kinds of a call's operands; `scalars` has None where an array is. NumPy's scalars have dtypes, as in NumPy."""
     dtypes = iter(call.dtypes)
-    return tuple(next(dtypes) if scalar is None else type(scalar) for scalar in scalars)
+
+    def kind_of(scalar: Any) -> Any:
+        return scalar.dtype if isinstance(scalar, np.generic) else type(scalar)
+
+    return tuple(next(dtypes) if scalar is None else kind_of(scalar) for scalar in scalars)
 
 
 def _prepared(what: Any, kinds: tuple[Any, ...], space: Space) -> Function:

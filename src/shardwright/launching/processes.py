@@ -117,7 +117,7 @@ class Processes:
         self._finalizer.detach()
 
     def _run(self, call: Call, timeout: float | None, start: float, settle: float | None) -> list[Any]:
-        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout <= threading.TIMEOUT_MAX):
             raise LaunchError(
                 f"timeout={timeout!r} is invalid. Give a positive number of seconds, or None for no limit."
             )

@@ -97,7 +97,11 @@ def _raised(error: BaseException, why: str = "") -> tuple[object, ...]:
         pickled = pickle.dumps(error)
     except Exception:
         pickled = None
-    return "raised", at, type(error).__name__, f"{why}{error}", "".join(lines), pickled
+    try:
+        text = str(error)
+    except Exception:
+        text = "<exception str() failed>"  # as in tracebacks
+    return "raised", at, type(error).__name__, f"{why}{text}", "".join(lines), pickled
 
 
 def _stack_of_main() -> str:

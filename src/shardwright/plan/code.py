@@ -133,6 +133,7 @@ class Each:
     name: str
     run: Callable[..., Any]
     key: Any  # equal for equal functions
+    told: str = ""  # what processes compare of it beside its name; of functions of the user's nothing
 
 
 Payload = Local | Step | Fused | Choice | While | Scan | ToLocal | FromLocal | Each | LocalStep

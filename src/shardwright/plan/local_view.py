@@ -83,6 +83,9 @@ class LocalStep:
     shapes: LocalShapes
     dtype: "np.dtype[Any]"
 
+    def __str__(self) -> str:
+        return f"{self.name} over {', '.join(self.axes)}"
+
     @property
     def name(self) -> str:
         """The name of the collective."""

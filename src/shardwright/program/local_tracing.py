@@ -4,6 +4,7 @@ Collectives are steps, everything else runs on each device alone. Beside its sha
 hold different tensors, so that a result which an array's sharding says is the same everywhere is known to be.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
@@ -45,6 +46,11 @@ class KnownKey(NamedTuple):
         """The tensor, read-only."""
         made = np.frombuffer(self.data, np.dtype(self.dtype))
         return np.broadcast_to(made[0], self.shape) if len(made) == 1 else made.reshape(self.shape)
+
+    @property
+    def told(self) -> str:
+        """What tells it from other tensors."""
+        return f"{self.dtype}{list(self.shape)} {hashlib.sha256(self.data).hexdigest()[:16]}"
 
     @staticmethod
     def of(value: Any) -> "KnownKey":
@@ -148,11 +154,12 @@ class TracedLocal(PerDevice):
             given = iter(tensors)
             return call(*(next(given) if isinstance(x, PerDevice) else x for x in frozen), **kept)
 
-        key: Any = (ufunc.__name__, method, repr(others), tuple(kept)) if simple else object()
+        told = f"{method} {[KnownKey.of(x).told if isinstance(x, np.ndarray) else x for x in others]} {tuple(kept)}"
+        key: Any = (ufunc.__name__, told) if simple else object()
         if ufunc.nout == 1:
-            return self.recorder().each(ufunc.__name__, key, run, local)
+            return self.recorder().each(ufunc.__name__, key, run, local, told)
         numbers = range(ufunc.nout)
-        return tuple(self.recorder().each(ufunc.__name__, (key, n), _result(run, n), local) for n in numbers)
+        return tuple(self.recorder().each(ufunc.__name__, (key, n), _result(run, n), local, told) for n in numbers)
 
     def to_array(self, sharding: Sharding) -> Array:
         """The array whose shards these are."""
@@ -206,8 +213,10 @@ class LocalTrace:
 
     # -- functions of each device's tensors -----------------------------------------------------------------------------
 
-    def each(self, name: str, key: Any, function: Callable[..., Any], operands: Sequence[PerDevice]) -> Any:
-        """A function of the tensors that each device has of some values."""
+    def each(
+        self, name: str, key: Any, function: Callable[..., Any], operands: Sequence[PerDevice], told: str = ""
+    ) -> Any:
+        """A function of the tensors that each device has of some values; `told` is what processes compare of it."""
         mesh = operands[0].mesh
         pairs = [self.node_of(v) for v in operands]
         shapes = [node.type.local for node, _ in pairs]
@@ -224,7 +233,7 @@ class LocalTrace:
         varies = tuple(dict.fromkeys(axis for _, some in pairs for axis in some))
         made = LocalShapes.of(mesh, [x.shape for x in results])
         run = _over_devices(name, function, made, results[0].dtype)
-        return self._add(Each(name, run, key), [node for node, _ in pairs], made, results[0].dtype, varies)
+        return self._add(Each(name, run, key, told), [node for node, _ in pairs], made, results[0].dtype, varies)
 
     def row(self, name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
         """An operation of the table on each device's own tensors; operands are values per device and Python scalars."""
@@ -248,7 +257,7 @@ class LocalTrace:
         key = RowKey(name, attrs.key, scalars, tuple(map(type, scalars)))
         varies = tuple(dict.fromkeys(axis for pair in pairs if pair is not None for axis in pair[1]))
         run = _row_runner(name, attrs, scalars, [kind[1] for kind in kinds if isinstance(kind, tuple)])
-        return self._add(Each(name, run, key), nodes, LocalShapes.of(mesh, made), dtypes[0], varies)
+        return self._add(Each(name, run, key, repr(key)), nodes, LocalShapes.of(mesh, made), dtypes[0], varies)
 
     def known(self, mesh: Mesh, value: Any) -> TracedLocal:
         """A host tensor that every device has."""
@@ -258,7 +267,8 @@ class LocalTrace:
         def run(engine: Any) -> Any:
             return engine.everywhere(mesh, host)
 
-        made: TracedLocal = self._add(Each("constant", run, key), (), LocalShapes(mesh, (key.shape,)), host.dtype, ())
+        shapes = LocalShapes(mesh, (key.shape,))
+        made: TracedLocal = self._add(Each("constant", run, key, key.told), (), shapes, host.dtype, ())
         return made
 
     def named(self, v: PerDevice, name: str, key: Any) -> TracedLocal:

@@ -491,6 +491,8 @@ def _spelled(node: Node, place: Mapping[Node, int], named: Mapping[Node, str], f
         shown.append(f"rows={node.what.maps!r}, cuts={node.what.cuts!r}, fill={node.what.fill!r}")
     if full and isinstance(node.what, LocalStep):
         shown.append(repr(node.what.collective))
+    if full and isinstance(node.what, Each) and node.what.told:
+        shown.append(node.what.told)
     if full and isinstance(node.what, Rounds):
         shown.append(f"rounds={node.what.rounds}")
     return f"{node.title}({', '.join([*operands, *shown])})"

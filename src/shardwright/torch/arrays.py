@@ -7,7 +7,7 @@ from shardwright.arrays import Array
 from shardwright.errors import ArrayError
 from shardwright.mesh import Mesh
 from shardwright.sharding import layout_of
-from shardwright.torch.meshes import from_device_mesh, own_place, to_device_mesh
+from shardwright.torch.meshes import check_ascending, from_device_mesh, own_place, to_device_mesh
 from shardwright.torch.placements import from_placements, to_placements
 
 
@@ -44,7 +44,8 @@ def from_dtensor(tensor: DTensor, mesh: Mesh | None = None) -> Array:
 
     `mesh` names the axes anew or has links; it must have engine="torch" and the same devices. By default it is
     `from_device_mesh` of the DTensor's. Gradients don't flow through arrays. A DTensor made by from_local without
-    shape= from uneven shards has another shape on each process, in torch too: give it shape= and stride=.
+    shape= from uneven shards has another shape on each process, in torch too: give it shape= and stride=. Ranks that do not
+    ascend along every dim of the device mesh are refused, as by `to_device_mesh`.
     """
     if not isinstance(tensor, DTensor):
         raise ArrayError(
@@ -62,6 +63,7 @@ def from_dtensor(tensor: DTensor, mesh: Mesh | None = None) -> Array:
         raise ArrayError(
             f"{mesh} is for the engine {mesh.engine!r}, which can't hold a DTensor's shards. Give engine='torch'."
         )
+    check_ascending(mesh)
     shape = tuple(tensor.shape)
     layout = layout_of(from_placements(mesh, tensor.placements, shape), shape)
     with torch.no_grad():

@@ -42,8 +42,8 @@ def _elementwise(call: Call, kinds: Kinds, space: Space) -> Function | None:
     if native is None and small is not None:
         return None
     arrays = [(kind, dtype) for kind, dtype in zip(kinds, dtypes, strict=False) if isinstance(kind, np.dtype)]
-    if native is None or any(kind != dtype for kind, dtype in arrays):
-        return general
+    if native is None or any(kind != dtype for kind, dtype in arrays) or len(arrays) > len(call.dtypes):
+        return general  # scalars of NumPy have dtypes too, and become tensors
     if len(arrays) == len(call.dtypes) == len(kinds):
         return native if _gives(native, kinds, dtypes[-1], space) else general
     if small is not None or dtypes[0] not in _SCALED or not _gives(native, kinds, dtypes[-1], space):

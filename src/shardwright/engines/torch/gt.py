@@ -15,6 +15,7 @@ from shardwright.engines.coherence import key_of
 from shardwright.engines.torch import transport
 from shardwright.engines.torch.processes import Group, World
 from shardwright.errors import CoherenceError, EngineError
+from shardwright.lines import source_line
 from shardwright.mesh import Axes, Mesh
 from shardwright.plan import sub_blocks
 
@@ -92,8 +93,7 @@ class _Call:
         length = self.tensor.shape[0] if self.tensor.ndim else 1
         text = f"{length} {key_of(request)} {request}".encode()[:HEADER].ljust(HEADER)
         header = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        over = self.world.group(self.ranks)
-        headers = self._guarded(lambda: transport.all_gather(over, header))
+        headers = self._guarded(lambda: transport.all_gather(self.world.group(self.ranks), header))
         texts = [bytes(row.tolist()).decode().rstrip() for row in headers]
         lengths, keys, requests = zip(*(text.split(" ", 2) for text in texts), strict=True)
         if len(set(keys)) > 1:
@@ -101,25 +101,35 @@ class _Call:
             usual = max(keys, key=keys.count)
             others = tuple(rank for rank, key in zip(self.ranks, keys, strict=True) if key != usual)
             raise CoherenceError(
-                f"The processes of a group ask for different things. {told}. Make them the same.", others
+                f"The processes of a group ask for different things{self._line()}. {told}. Make them the same.", others
             )
         return [int(length) for length in lengths]
 
     def run(self, collective: Any, sums: bool = True) -> Tensor:
         """The result of a collective on the data in a dtype that torch adds."""
-        over = self.world.group(self.ranks, self.tensor.device.type)
-        dtype, data = self.tensor.dtype, self.tensor.contiguous()
+        dtype, data = self.tensor.dtype, self.tensor.resolve_conj().resolve_neg().contiguous()
+
+        def over(given: Tensor) -> Tensor:
+            return self._guarded(lambda: collective(given, self.world.group(self.ranks, self.tensor.device.type)))
+
         if sums and dtype in FLOATS_8:
-            return self._guarded(lambda: collective(data.to(torch.float32), over)).to(dtype)  # rounded once
+            return over(data.to(torch.float32)).to(dtype)  # rounded once
         if sums and dtype in SIGNED:
-            return self._guarded(lambda: collective(data.view(SIGNED[dtype]), over)).view(dtype)
-        return self._guarded(lambda: collective(data, over))
+            return over(data.view(SIGNED[dtype])).view(dtype)
+        return over(data)
 
     def _guarded(self, communicate: Any) -> Tensor:
+        reports = self.world.reports
+        if reports.error is not None:
+            raise CoherenceError(str(reports.error), reports.error.ranks)
         try:
             return communicate()
         except RuntimeError as error:
-            raise self.world.reports.lost(error, self.name) from error
+            raise reports.lost(error, f"{self.name}{self._line()}") from error
+
+    def _line(self) -> str:
+        line = source_line()
+        return f" ({line})" if line else ""
 
 
 def _checked(tensor: object, name: str, has_rows: bool) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 import shardwright.engines.torch.transport as transport
 from shardwright.caches import MIB, Cache
 from shardwright.engines.checks import is_checked
-from shardwright.engines.coherence import Calls, key_of
+from shardwright.engines.coherence import Calls, key_of, with_values
 from shardwright.engines.mailbox import Mailbox
 from shardwright.engines.torch.own import Absent
 from shardwright.engines.torch.processes import World, ranks_in_use
@@ -79,9 +79,8 @@ class Member:
 
     def note(self, mesh: Mesh, key: int, text: Any, scalars: Sequence[Any] = ()) -> None:
         """Part of what all processes of a mesh must do alike: a call, and the scalars among its operands."""
-        for x in scalars:
-            if not isinstance(x, Tensor):
-                key ^= key_of(repr(x))
+        if scalars:
+            key = with_values(key, (x for x in scalars if not isinstance(x, Tensor)))
         self.noting(mesh, key, text, _nothing)()
 
     def noting(self, mesh: Mesh, key: int, text: Any, function: Callable[..., Any]) -> Callable[..., Any]:

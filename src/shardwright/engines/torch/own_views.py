@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from shardwright.collectives import AllReduce, Collective, ReduceScatter, UpdateHalo
+from shardwright.engines.calls import each_call, view_call
 from shardwright.engines.coherence import key_of
 from shardwright.engines.mailbox import step_of
 from shardwright.engines.torch.convert import from_host, to_host
@@ -43,12 +44,14 @@ class OwnViews(Sender):
     def view(self, mesh: Mesh, tensors: Sequence[NDArray[Any]]) -> Own:
         """A tensor per device, given for all of them: this process keeps its own."""
         self.check(mesh)
+        self.note(*view_call(mesh, tensors))
         mine = from_host(np.array(tensors[self.place(mesh)]), self.device)
         return Own(mine, LocalShapes.of(mesh, [tuple(tensor.shape) for tensor in tensors]))
 
     def everywhere(self, mesh: Mesh, tensor: NDArray[Any]) -> Own:
         """The same tensor on every device."""
         self.check(mesh)
+        self.note(*view_call(mesh, [tensor]))
         return Own(from_host(np.array(tensor), self.device), LocalShapes(mesh, (tensor.shape,)))
 
     def values(self, view: Own) -> list[NDArray[Any]]:
@@ -70,6 +73,7 @@ class OwnViews(Sender):
     def each(self, function: Callable[..., NDArray[Any]], views: Sequence[Own]) -> Own:
         """A function on every device of its tensors; processes tell one another the shapes of the results."""
         mesh = views[0].mesh
+        self.note(*each_call(mesh, getattr(function, "__name__", "a function"), list(map(_worded, views)), {}))
         return self.told(mesh, {self.place(mesh): function(*(to_host(v.tensor) for v in views))})
 
     def told(self, mesh: Mesh, tensors: Mapping[int, NDArray[Any]]) -> Own:
@@ -96,6 +100,8 @@ class OwnViews(Sender):
             raise CollectiveError(
                 f"{ufunc.__name__}: the operands have different sizes on some device: {error}"
             ) from error
+        worded = [_worded(x) if isinstance(x, Own) else x for x in operands]
+        self.note(*each_call(mesh, ufunc.__name__, worded, options))
         made = ufunc(*(to_host(x.tensor) if isinstance(x, Own) else x for x in operands), **options)
         each = made if isinstance(made, tuple) else (made,)
         return tuple(Own(from_host(np.asarray(x), self.device), LocalShapes.of(mesh, shapes)) for x in each)
@@ -139,3 +145,8 @@ class OwnViews(Sender):
     def forget_sends(self, mesh: Mesh) -> None:
         """Drop open sends, after an error."""
         self._mailbox.forget(mesh)
+
+
+def _worded(view: Own) -> str:
+    """A tensor per device, as every process describes it."""
+    return f"{view.dtype} on every device, {sorted(set(view.local_shapes.shapes))}"

@@ -7,6 +7,7 @@ never mix with ours and our time-out holds.
 import atexit
 import contextlib
 import os
+import time
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -14,7 +15,8 @@ import torch
 import torch.distributed as dist
 
 from shardwright.engines.coherence import Reports, default_timeout
-from shardwright.errors import EngineError
+from shardwright.errors import CoherenceError, EngineError
+from shardwright.lines import source_line
 from shardwright.mesh import Mesh
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets
@@ -141,4 +143,42 @@ def _initialise(timeout: float) -> None:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", os.environ["RANK"])) % torch.cuda.device_count())
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = _joined_store(rank, size, timeout)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+
+
+def _joined_store(rank: int, size: int, timeout: float) -> Any:
+    """The store of all processes, once all have come; CoherenceError names those that have not. Torch would name none."""
+    has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun keeps the store
+    deadline, pause, line = time.monotonic() + timeout, 0.002, source_line()
+    where = f" ({line})" if line else ""
+    try:
+        store: Any = torch.distributed.TCPStore(  # type: ignore[attr-defined]
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), size, rank == 0 and not has_agent,
+            timeout=timedelta(seconds=timeout), wait_for_workers=False, multi_tenant=True,
+        )  # fmt: skip
+        if has_agent:
+            store = dist.distributed_c10d.PrefixStore(
+                f"/worker/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store
+            )
+        store.set(f"shardwright/here/{rank}", b"here")
+        while missing := [other for other in range(size) if not store.check([f"shardwright/here/{other}"])]:
+            if time.monotonic() > deadline or store.check(["shardwright/missing"]):
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+        else:
+            return store
+        store.set("shardwright/missing", b"some")
+    except RuntimeError as error:
+        text = f"rank 0, which keeps the store of the processes, does not answer{where}: {str(error).splitlines()[0]}"
+        raise CoherenceError(f"{text} Start all processes again.", (0,)) from error
+    if rank == 0:
+        time.sleep(0.5)  # the store ends with this process: others read first that some are missing
+    named = " and ".join(f"rank {other}" for other in missing)
+    raise CoherenceError(
+        f"{named} did not join the other processes within {timeout:g} s, or has ended before. rank {rank} waited in placing "
+        f"data for the first time{where}. Start all processes again.",
+        tuple(missing),
+    )

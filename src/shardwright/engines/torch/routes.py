@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+from shardwright.engines.torch.space import moving
 from shardwright.mesh import Mesh
 from shardwright.plan import LocalStep, Move, group_of
 
@@ -171,4 +172,4 @@ def taken(tensor: Any, box: Sequence[slice]) -> Any:
         rows = range(*part.indices(tensor.shape[dim]))
         forward.append(slice(rows[-1], rows[0] + 1, -part.step) if rows else slice(0, 0))
         flipped.append(dim)
-    return tensor[tuple(forward)].flip(flipped)
+    return moving(lambda bits: bits.flip(flipped), tensor[tuple(forward)])

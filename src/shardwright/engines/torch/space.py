@@ -146,14 +146,14 @@ class TorchSpace:
         return torch.stack(self._alike(*arrays), dim=axis)
 
     def flip(self, x: Tensor, axis: int) -> Tensor:
-        return _moving(lambda bits: torch.flip(bits, (axis,)), x)
+        return moving(lambda bits: torch.flip(bits, (axis,)), x)
 
     def take(self, x: Tensor, indices: Tensor, axis: int | None = None) -> Tensor:
         if axis is None:
             x, axis = x.reshape(-1), 0
         axis %= x.ndim
         rows = _counted(indices, x.shape[axis]).reshape(-1)
-        made = _moving(lambda bits: torch.index_select(bits, axis, rows), x)
+        made = moving(lambda bits: torch.index_select(bits, axis, rows), x)
         return made if indices.ndim == 1 else made.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
     def take_along_axis(self, x: Tensor, indices: Tensor, axis: int) -> Tensor:
@@ -162,7 +162,7 @@ class TorchSpace:
         shape[axis] = -1
         rows = _counted(indices, x.shape[axis]).expand(shape)
         try:
-            return _moving(lambda bits: torch.gather(bits.expand(shape), axis, rows), x)
+            return moving(lambda bits: torch.gather(bits.expand(shape), axis, rows), x)
         except RuntimeError as error:
             raise IndexError(str(error)) from error
 
@@ -295,7 +295,7 @@ def _counted(indices: Tensor, size: int) -> Tensor:
     return torch.where(rows < 0, rows + size, rows)
 
 
-def _moving(function: Any, x: Tensor) -> Tensor:
+def moving(function: Any, x: Tensor) -> Tensor:
     """A move of elements; torch lacks many for wide unsigned integers and float8, and moves their bits instead."""
     if letter_of(numpy_dtype(x.dtype)) in "ws":
         return function(as_bits(x)).view(x.dtype)

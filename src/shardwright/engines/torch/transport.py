@@ -65,7 +65,7 @@ def _copied(parts: Sequence[Tensor], total: int) -> Tensor:
 
 def all_gather(group: Group, tensor: Tensor) -> Tensor:
     """The tensors of all members, of one shape, along a new first dim."""
-    flat = tensor.contiguous().reshape(-1)
+    flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))  # one element may have a stride of 0
     made = torch.empty((len(group.ranks), flat.numel()), dtype=tensor.dtype, device=tensor.device)
     group.handle._allgather_base(_raw(made).view(-1), _raw(flat)).wait()
     return made.reshape(len(group.ranks), *tensor.shape)
