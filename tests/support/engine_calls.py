@@ -303,20 +303,20 @@ def _counting():
     """Bytes that this process receives from others."""
     tally = []
 
-    def exchange(group, sends, sizes, original=transport.exchange):
+    def exchange(group, sends, sizes, tag=0, original=transport.exchange):
         width = sends[0].dtype.itemsize
         tally.append(sum(n for at, n in enumerate(sizes) if at != group.own) * width)
-        return original(group, sends, sizes)
+        return original(group, sends, sizes, tag)
 
-    def all_gather(group, tensor, original=transport.all_gather):
+    def all_gather(group, tensor, tag=0, original=transport.all_gather):
         tally.append(tensor.numel() * tensor.dtype.itemsize * (len(group.ranks) - 1))
-        return original(group, tensor)
+        return original(group, tensor, tag)
 
-    def all_reduce(group, tensor, op, combine, spare, original=transport.all_reduce):
+    def all_reduce(group, tensor, op, combine, spare, tag=0, original=transport.all_reduce):
         if tensor.dtype in transport.NATIVE.get(op, (None, ()))[1]:  # what the ring of that many elements brings
             sizes = [b - a for a, b in sub_blocks(tensor.numel(), len(group.ranks))]
             tally.append((2 * sum(sizes) - sizes[group.own] - sizes[group.own - 1]) * tensor.dtype.itemsize)
-        return original(group, tensor, op, combine, spare)
+        return original(group, tensor, op, combine, spare, tag)
 
     with (
         mock.patch.object(transport, "exchange", exchange),

@@ -99,6 +99,12 @@ class Member:
 
         return noted
 
+    @property
+    def tag(self) -> int:
+        """31 bits of what this process has called so far on the mesh of the call that is running. Messages have them, so that
+        those of processes that have gone another way do not meet."""
+        return self.world.reports.calls.digest >> 33
+
     def compare(self, mesh: Mesh, what: Any, detail: Sequence[str] = ()) -> None:
         """Refuse to go on unless all processes of a mesh have made the same calls."""
         calls, world = self.calls(mesh), self.world
@@ -152,7 +158,7 @@ class Member:
 
     def gathered(self, ranks: tuple[int, ...], tensor: Tensor) -> Tensor:
         """The tensors of some ranks, in their order."""
-        return transport.all_gather(self.world.group(ranks), tensor)
+        return transport.all_gather(self.world.group(ranks), tensor, self.tag)
 
     def route(self, step: Any, make: Callable[[], Any]) -> Any:
         """What a step is for this process, worked out once."""

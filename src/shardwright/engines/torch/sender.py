@@ -101,11 +101,13 @@ class Sender(Member):
 
     def exchange(self, ranks: tuple[int, ...], sends: list[Tensor], sizes: list[int]) -> Tensor:
         """What some ranks send to this process, flat."""
-        return transport.exchange(self.world.group(ranks, self._device), sends, sizes)
+        return transport.exchange(self.world.group(ranks, self._device), sends, sizes, self.tag)
 
     def _all_gather(self, step: Move, data: Tensor) -> Tensor:
         ranks = self._ranks(step)
-        made: Tensor = self.guarded(step, lambda: transport.all_gather(self.world.group(ranks, self._device), data))
+        made: Tensor = self.guarded(
+            step, lambda: transport.all_gather(self.world.group(ranks, self._device), data, self.tag)
+        )
         dim = step.other
         if dim:
             made = made.movedim(0, dim)
@@ -161,8 +163,9 @@ class Sender(Member):
                 return work if chunks is None else work[chunks[0]]
             group = self.world.group(ranks, self._device)
             if chunks is None:
-                return transport.all_reduce(group, work, native, combine, spare or work.data_ptr() != data.data_ptr())
-            return transport.reduce_scatter(group, [work[chunk] for chunk in chunks], native, combine)
+                is_own = spare or work.data_ptr() != data.data_ptr()
+                return transport.all_reduce(group, work, native, combine, is_own, self.tag)
+            return transport.reduce_scatter(group, [work[chunk] for chunk in chunks], native, combine, self.tag)
 
         total = self.guarded(what, communicate)
         if op == "average":

@@ -29,9 +29,11 @@ NATIVE: dict[str, tuple[Any, frozenset[torch.dtype]]] = {
 }
 
 
-def exchange(group: Group, sends: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+def exchange(group: Group, sends: Sequence[Tensor], sizes: Sequence[int], tag: int = 0) -> Tensor:
     """What all members send to this process, flat, one after the other. `sends` has a tensor for each member, `sizes` how many
-    elements each sends."""
+    elements each sends. On gloo only messages of one `tag` meet."""
+    if isinstance(group.handle, dist.ProcessGroupGloo):
+        return _messages(group, sends, sizes, tag)
     dtype, device = sends[0].dtype, sends[0].device
     given = _joined(sends)
     taken = torch.empty(sum(sizes), dtype=dtype, device=device)
@@ -39,6 +41,25 @@ def exchange(group: Group, sends: Sequence[Tensor], sizes: Sequence[int]) -> Ten
     incoming, outgoing = [n * width for n in sizes], [x.numel() * width for x in sends]
     work = group.handle.alltoall_base(_raw(taken), _raw(given), incoming, outgoing, dist.AllToAllOptions())
     work.wait()
+    return taken
+
+
+def _messages(group: Group, sends: Sequence[Tensor], sizes: Sequence[int], tag: int) -> Tensor:
+    """An exchange as a message to and from each member. Gloo's own collectives end a process that gets another number of bytes
+    than it expects; messages whose tags differ never meet, and who waits for one is told after the time-out."""
+    handle, own, count = group.handle, group.own, len(sizes)
+    taken = torch.empty(sum(sizes), dtype=sends[0].dtype, device=sends[0].device)
+    parts, works = torch.split(taken, list(sizes)), []
+    for hop in range(1, count):
+        source, target = (own - hop) % count, (own + hop) % count
+        if sizes[source]:
+            works.append(handle.recv([parts[source]], source, tag))
+        if sends[target].numel():
+            works.append(handle.send([sends[target].contiguous()], target, tag))
+    if sizes[own]:
+        parts[own].copy_(sends[own].reshape(-1))
+    for work in works:
+        work.wait()
     return taken
 
 
@@ -63,12 +84,15 @@ def _copied(parts: Sequence[Tensor], total: int) -> Tensor:
     return made
 
 
-def all_gather(group: Group, tensor: Tensor) -> Tensor:
+def all_gather(group: Group, tensor: Tensor, tag: int = 0) -> Tensor:
     """The tensors of all members, of one shape, along a new first dim."""
     flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))  # one element may have a stride of 0
-    made = torch.empty((len(group.ranks), flat.numel()), dtype=tensor.dtype, device=tensor.device)
+    count = len(group.ranks)
+    if isinstance(group.handle, dist.ProcessGroupGloo):  # three times as fast as its own for large tensors
+        return _messages(group, [flat] * count, [flat.numel()] * count, tag).reshape(count, *tensor.shape)
+    made = torch.empty((count, flat.numel()), dtype=tensor.dtype, device=tensor.device)
     group.handle._allgather_base(_raw(made).view(-1), _raw(flat)).wait()
-    return made.reshape(len(group.ranks), *tensor.shape)
+    return made.reshape(count, *tensor.shape)
 
 
 def _raw(tensor: Tensor) -> Tensor:
@@ -76,7 +100,7 @@ def _raw(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in TRAVELS else tensor.view(torch.uint8)
 
 
-def all_reduce(group: Group, tensor: Tensor, op: str, combine: Combine, spare: bool = False) -> Tensor:
+def all_reduce(group: Group, tensor: Tensor, op: str, combine: Combine, spare: bool = False, tag: int = 0) -> Tensor:
     """What the tensors of all members, of one shape, come to; averages are sums here. A `spare` tensor may be overwritten."""
     native, dtypes = NATIVE.get(op, (None, frozenset()))
     if tensor.dtype in dtypes:
@@ -87,16 +111,16 @@ def all_reduce(group: Group, tensor: Tensor, op: str, combine: Combine, spare: b
         return made
     flat = tensor.reshape(-1)
     bounds = list(sub_blocks(flat.numel(), len(group.ranks)))
-    mine = reduce_scatter(group, [flat[a:b] for a, b in bounds], op, combine)
-    return exchange(group, [mine] * len(bounds), [b - a for a, b in bounds]).reshape(tensor.shape)
+    mine = reduce_scatter(group, [flat[a:b] for a, b in bounds], op, combine, tag)
+    return exchange(group, [mine] * len(bounds), [b - a for a, b in bounds], tag).reshape(tensor.shape)
 
 
-def reduce_scatter(group: Group, chunks: Sequence[Tensor], op: str, combine: Combine) -> Tensor:
+def reduce_scatter(group: Group, chunks: Sequence[Tensor], op: str, combine: Combine, tag: int = 0) -> Tensor:
     """What the members' chunks for this process come to: chunk i belongs to member i, and is combined from i + 1 on around."""
     own = group.own
     shape, count = chunks[own].shape, len(chunks)
     sizes = [chunks[own].numel()] * count
-    parts = torch.split(exchange(group, chunks, sizes), sizes)
+    parts = torch.split(exchange(group, chunks, sizes, tag), sizes)
     total = parts[(own + 1) % count]
     in_place = op == "sum" and total.dtype in NATIVE["sum"][1]
     for hop in range(2, count + 1):
