@@ -82,6 +82,16 @@ def passes_other_shapes_to_a_known_operation(bad):
     return np.asarray(made).tolist()
 
 
+def moves_other_rows_in_a_known_program(bad):
+    """Messages of other sizes, which would end the processes that receive them."""
+    x = placed()
+    one, other = (sw.sjit(lambda x, n=n: snp.roll(x, n, axis=0)) for n in (1, 2))
+    for step in (one, other):
+        step(x)
+    made = (one if rank() != bad else other)(x)
+    return np.asarray(made).tolist()
+
+
 def passes_other_constants(bad):
     x = placed()
     return np.asarray(x * (2.0 if rank() != bad else 3.0)).tolist()
@@ -91,22 +101,6 @@ def captures_other_constants(bad):
     x = placed()
     table = np.ones(4) * (1 + (rank() == bad))
     return np.asarray(sw.sjit(lambda x: x + table)(x)).tolist()
-
-
-def swaps_scalars(bad):
-    x = placed()
-    return np.asarray(snp.where(x > 3, *((2.0, 3.0) if rank() != bad else (3.0, 2.0)))).tolist()
-
-
-def reads_another_row(bad):
-    """The rows of a slice are part of a call, though nothing is sent and the result has the same layout."""
-    x = placed()
-    return np.asarray(x[3 if rank() != bad else 4]).tolist()
-
-
-def scales_tensors_per_device(bad):
-    x, factor = placed(), 2.0 if rank() != bad else 3.0
-    return np.asarray(sw.shard_map(lambda v: v * factor, mesh(), P("dp", "tp"), P("dp", "tp"))(x)).tolist()
 
 
 def scales_tensors_per_device_in_a_program(bad):
