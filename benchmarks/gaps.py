@@ -83,7 +83,7 @@ def blocks() -> None:
                 lambda run=run, case=case: run(*case[2:]).numpy(),
                 lambda case=case: np_block(case[0], case[1], case[4]),
                 goal,
-                rounds=5,
+                rounds=15,
             )
 
 

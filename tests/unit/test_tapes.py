@@ -123,3 +123,28 @@ def test_what_makes_arrays_or_several_results_is_run_every_time():
     _, (x, y, _) = arrays(4, 4)
     assert float((odd(x) - x)[0, 0]) == pytest.approx(1)
     assert float((odd(y) - y)[0, 0]) == pytest.approx(2), "the array from inside is not kept"
+
+
+def test_a_deferred_sum_is_played_back_as_what_it_comes_to():
+    """A product over a split inner dim waits to be reduced; arrays of its layout that are not deferred have another tape."""
+    hosts, _ = arrays(8, 8, count=6)
+    pairs = [
+        (sw.shard(a, MESH, P(None, "model")), sw.shard(b, MESH, P("model")))
+        for a, b in zip(hosts[:3], hosts[3:], strict=True)
+    ]
+    for _ in range(2):
+        for (x, w), a, b in zip(pairs, hosts[:3], hosts[3:], strict=True):
+            product = x @ w
+            assert product.sharding.partial
+            expected = np.exp(a @ b) / np.exp(a @ b).sum(-1, keepdims=True)
+            np.testing.assert_allclose(np.asarray(nn.softmax(product)), expected, rtol=1e-9)
+            np.testing.assert_allclose(np.asarray(snp.sum(product, axis=0)), (a @ b).sum(0), rtol=1e-9)
+            summed = [shard.data for shard in snp.sum(product, axis=0).shards][:4]  # of the devices along "model"
+            np.testing.assert_allclose(np.sum(summed, axis=0), (a @ b).sum(0))
+            shards = [shard.data for shard in product.shards]  # its summands are made now
+            np.testing.assert_allclose(np.asarray(nn.softmax(product)), expected, rtol=1e-9)
+            made = sw.from_shards(product.sharding, shards)
+            np.testing.assert_allclose(np.asarray(nn.softmax(made)), expected, rtol=1e-9)
+            np.testing.assert_allclose(
+                np.asarray(snp.concat([product, x @ w])), np.concatenate([a @ b, a @ b]), rtol=1e-9
+            )

@@ -53,10 +53,14 @@ def _key(args: Sequence[Any], kwargs: dict[str, Any], arrays: list[Any]) -> Any:
             parts.append(kind)
             parts.append(x)
         elif isinstance(x, Held):
-            if x.traces or x._data is None or len(arrays) == MOST_ARRAYS:
+            if x.traces or len(arrays) == MOST_ARRAYS:
                 return None
+            if x._data is None:  # known by what it comes to, if that was not given away
+                if x._later.total is None:
+                    return None
+                parts.append("deferred")
             if arrays:  # which of the arrays before it is the same one, if any
-                parts.append([y._data is x._data for y in arrays].index(True) if _among(x, arrays) else -1)
+                parts.append([_value(y) is _value(x) for y in arrays].index(True) if _among(x, arrays) else -1)
             arrays.append(x)
             parts.append(x._layout)
             parts.append(x._dtype)
@@ -73,7 +77,12 @@ def _key(args: Sequence[Any], kwargs: dict[str, Any], arrays: list[Any]) -> Any:
 
 
 def _among(x: Held, arrays: Sequence[Any]) -> bool:
-    return any(y._data is x._data for y in arrays)
+    return any(_value(y) is _value(x) for y in arrays)
+
+
+def _value(x: Held) -> Any:
+    """The data of an array; of a deferred one what it comes to."""
+    return x._later.total if x._data is None else x._data
 
 
 class Tape:
@@ -88,7 +97,7 @@ class Tape:
         """The result for other arrays."""
         if self.gathers:
             mind_gathers(self.gathers)
-        values = [x._data for x in arrays]
+        values = [_value(x) for x in arrays]
         for run, inputs in self.lines:
             values.append(run(*[values[x] if type(x) is int else x.value for x in inputs]))
         made, layout = values[self.result], self.layout
@@ -131,9 +140,9 @@ def _tape_of(seen: Sequence[tuple[Ready, Sequence[Any], Any]], arrays: Sequence[
     """The tape of what was seen; None where values come from elsewhere."""
     known: dict[int, Slot] = {}
     for number, x in enumerate(arrays):
-        if not x._layout.is_plain:
+        if not (x._layout.settled.is_plain if x._data is None else x._layout.is_plain):
             return None
-        known.setdefault(id(x._data), Slot(number))
+        known.setdefault(id(_value(x)), Slot(number))
     lines: list[ChainLine] = []
     for ready, operands, made in seen:
         if ready.whole is None or not ready.engine.fuses or not isinstance(made, Held):
@@ -153,6 +162,8 @@ def _tape_of(seen: Sequence[tuple[Ready, Sequence[Any], Any]], arrays: Sequence[
         return None
     total = result.total() if result._data is None or not result._layout.partial_lanes else None
     if total is None or id(total) not in known:
+        return None
+    if result._layout.partial_lanes and any(x._data is None for x in arrays):  # it would wait for what waits itself
         return None
     gathers = [gather for ready, _, _ in seen for gather in ready.gathers]
     return _tape(type(result), result._layout, len(arrays), lines, known[id(total)], gathers)
