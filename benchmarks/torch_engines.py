@@ -50,7 +50,7 @@ def one_process() -> None:
             lambda a=left, b=right: a @ b,
             lambda: big @ big,
             1.05,
-            rounds=5,
+            rounds=12,
         )
 
 
