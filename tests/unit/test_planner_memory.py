@@ -14,7 +14,7 @@ from shardwright.errors import PlanError
 from shardwright.planner.deciding import decision_of
 from shardwright.planner.lasting import lasting, same_values
 from shardwright.planner.least import Needs
-from shardwright.program import peak_bytes
+from shardwright.program import explained, peak_bytes
 from shardwright.program.planned import partition_by
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.ImplicitGatherWarning")
@@ -115,3 +115,22 @@ def test_the_least_of_a_residual_block_is_what_its_steps_and_lasting_values_take
     part = 64 * 64 * 4 // 4
     assert error.bound >= 2 * part + part + np.prod((64, 64)) * 4 // 4  # inputs, h, one more value
     assert error.least <= 1.7 * error.bound
+
+
+@pytest.mark.parametrize("name", ["product", "several", "two products"])
+def test_the_bound_within_a_limit_is_not_above_any_plan_that_fits(name):
+    """An operand that is an input is held anyway: it must not count twice where strategies are left out for their memory."""
+    mesh = MESHES["x=2"]
+    model = planned(name, mesh)._search.unlimited.model
+    every = []
+    for choice in itertools.product(*[range(len(variable.options)) for variable in model.variables]):
+        lowered = partition_by(model.program, decision_of(model, choice, {}), {})
+        held = sum(some[choice[v]] for v, some in model.held.items())
+        every.append((explained(lowered).time, peak_bytes(lowered, lowered.nodes).peak, held))
+    peaks = sorted({peak for _, peak, _ in every})
+    for limit in peaks[:: max(len(peaks) // 6, 1)]:
+        plan = planned(name, mesh, memory=limit)
+        fitting = [time for time, peak, held in every if peak <= limit and held <= plan.budget]
+        assert plan.memory <= limit
+        assert plan.bound <= min(fitting, default=math.inf) * (1 + 1e-9)
+        assert plan.certificate.check()
