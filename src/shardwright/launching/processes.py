@@ -70,7 +70,7 @@ class Processes:
         self._running = threading.Lock()
         self._members: list[Member] = []
         self._port = _reserved_port()
-        # For processes that nobody closed; also when the interpreter ends.
+        # For processes that were not closed; also when the interpreter ends.
         self._finalizer = weakref.finalize(self, end_all, self._members, self._port, os.getpid())
         environment = _environment(processes, self._port.getsockname()[1])
         if sys.platform != "linux":

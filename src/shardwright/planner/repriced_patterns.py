@@ -104,7 +104,7 @@ class _Rank:
         self.patterns, self.rank = patterns, rank
         self._numbers: dict[Sharding, int] = {}
         self._codes: list[list[int]] = []
-        self._known = np.full((0, 0), -1)  # by placements before and after; -1 where nobody has asked
+        self._known = np.full((0, 0), -1)  # by placements before and after; -1 where nothing was asked
         self._dims = np.zeros((0, 0, rank), np.int8)
 
     def of(self, before: Sequence[Sharding], after: Sequence[Sharding]) -> tuple[Ints, NDArray[np.int8]]:
