@@ -27,13 +27,14 @@ class Cache(Generic[K, V]):
     >>> [word for word in "abcde" if word in cache]
     ['a', 'd', 'e']
 
-    `young` is for the fastest look-up; a key that is not there may still be found by `get`.
+    `young` is for the fastest look-up; a key that is not there may still be found by `get`. The last `least` values are
+    kept however large they are: work that needs a few at once finds them.
     """
 
-    __slots__ = ("_bytes", "_old", "_size", "limit", "young")
+    __slots__ = ("_bytes", "_old", "_size", "least", "limit", "young")
 
-    def __init__(self, limit: int, size: Callable[[V], int]) -> None:
-        self.limit, self._size = limit, size
+    def __init__(self, limit: int, size: Callable[[V], int], least: int = 0) -> None:
+        self.limit, self.least, self._size = limit, least, size
         self.clear()
 
     def clear(self) -> None:
@@ -55,7 +56,7 @@ class Cache(Generic[K, V]):
         """Keep a value."""
         self.young[key] = value
         self._bytes += self._size(value)
-        if 2 * self._bytes > self.limit:
+        if 2 * self._bytes > self.limit and len(self.young) >= self.least:
             self._old, self.young, self._bytes = self.young, {}, 0
 
     def __contains__(self, key: object) -> bool:
@@ -65,11 +66,11 @@ class Cache(Generic[K, V]):
         return len(self.young) + len(self._old)
 
 
-def kept(limit: int, size: Callable[[Any], int]) -> Callable[[Callable[A, V]], Callable[A, V]]:
+def kept(limit: int, size: Callable[[Any], int], least: int = 0) -> Callable[[Callable[A, V]], Callable[A, V]]:
     """Keeps the results of a function of hashable arguments, given by position, in a `Cache`."""
 
     def decorate(function: Callable[A, V]) -> Callable[A, V]:
-        cache: Cache[Any, V] = Cache(limit, size)
+        cache: Cache[Any, V] = Cache(limit, size, least)
 
         @functools.wraps(function)
         def call(*args: A.args, **kwargs: A.kwargs) -> V:

@@ -63,6 +63,14 @@ def test_what_is_in_use_is_kept():
     assert cache.get(0) is None
 
 
+def test_the_last_values_are_kept_however_large():
+    cache = Cache(limit=100, size=lambda value: 1000, least=4)
+    for number in range(50):
+        cache.put(number, str(number))
+        assert len(cache) <= 2 * cache.least
+        assert all(cache.get(before) == str(before) for before in range(max(number - 3, 0), number + 1))
+
+
 def test_large_values_are_kept_for_less():
     calls = []
 

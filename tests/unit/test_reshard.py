@@ -13,6 +13,7 @@ from helpers import assert_devices
 from shardwright import P
 from shardwright.errors import ShardingError
 from shardwright.plan import move_costs
+from shardwright.sharding import layout_of
 
 MESH = sw.Mesh(x=2, y=4)
 XY = {"x": 2, "y": 4}
@@ -400,6 +401,31 @@ def test_reductions_over_a_million_devices_list_none_of_them():
         assert plan.lower_bound <= plan.bytes_received
         assert tracemalloc.get_traced_memory()[1] < 2**22
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("shape", [(96, 60), (97, 61)], ids=str)
+@pytest.mark.parametrize("offsets", [None, {0: [0, 5, 5, 40, 96]}], ids=str)
+def test_a_dim_that_stays_counts_as_a_factor(shape, offsets):
+    mesh = sw.Mesh(a=4, b=6, c=2)
+    if offsets:
+        offsets = {0: [*offsets[0][:-1], shape[0]]}
+    source = sw.Sharding(mesh, P("a", "b"), offsets=offsets)
+    for spec in (P("a", ("c", "b")), P("a", "c"), P("a"), P("a", ("b", "c"))):
+        step = sw.plan_reshard(
+            shape, np.float32, mesh, source, sw.Sharding(mesh, spec, offsets=offsets), algorithm="direct"
+        ).steps[-1]
+        largest = layout_of(source, shape).dims[0].block
+        line = sw.plan_reshard(shape[1:], np.float32, mesh, P("b"), P(*list(spec)[1:]), algorithm="direct").steps[-1]
+        assert step.received == line.received * largest, spec
+        assert (line.sent - 4) * largest < step.sent <= line.sent * largest, spec  # shares are rounded up to an element
+
+
+def test_the_text_of_a_plan_shows_few_offsets():
+    mesh = sw.Mesh(x=64, y=64)
+    plan = sw.plan_reshard((100_003,), np.float32, mesh, sw.Sharding(mesh, P("x"), partial="y"), P(("x", "y")))
+    assert "f32[100003@(x,y)/0/25/50/" in plan.explain()
+    assert "/…/100003]" in plan.explain()
+    assert max(map(len, plan.explain().splitlines())) < 200
 
 
 RINGS = {"a": sw.Link("torus", 1e12, 0), "b": sw.Link("all_to_all", 1e11, 1e-7)}

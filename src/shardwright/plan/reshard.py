@@ -29,6 +29,7 @@ Shape = tuple[int, ...]
 Ints = NDArray[np.int64]
 DType = np.dtype[Any]
 MOST_LISTED = 4096  # uneven shards of a dim on the way of a chain
+MOST_SHOWN = 16  # offsets of a dim in the text of a plan
 
 
 class Cost(NamedTuple):
@@ -91,12 +92,12 @@ class ReshardPlan:
             lines += [
                 f"{number}. {step}: {step.groups} devices, {step.time * 1e6:.3g} µs",
                 f"   sends {step.sent:,} B, receives {step.received:,} B; shard {before} → {after}",
-                f"   {describe(step.result, step.result_shape, self.dtype)}",
+                f"   {describe(step.result, step.result_shape, self.dtype, MOST_SHOWN)}",
             ]
         return "\n".join([*lines, self._total()])
 
     def _title(self) -> str:
-        here, there = (describe(s, self.shape, self.dtype) for s in (self.source, self.target))
+        here, there = (describe(s, self.shape, self.dtype, MOST_SHOWN) for s in (self.source, self.target))
         return f"{here} → {there}  ({self.algorithm})"
 
     def _total(self) -> str:

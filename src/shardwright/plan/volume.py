@@ -21,6 +21,7 @@ from shardwright.sharding import DimLayout, Layout, Sharding, layout_of
 Shape = tuple[int, ...]
 Ints = NDArray[np.int64]
 MOST_PLACES = 8192  # looked at one by one; beyond that only places next to a change of sizes are
+LARGEST = 2.0**62  # what a machine's integers count
 
 
 class Meeting:
@@ -40,25 +41,37 @@ class Meeting:
             source = layout_of(source.sharding, source.shape, lanes)
             target = layout_of(target.sharding, target.shape, lanes)
         self.source, self.target = source, target
-        self.own = [Blocks(dim) for dim in source.dims]
+        stay = [self._stays(at) for at in range(len(wanted))]
+        self.split = [at for at, stays in enumerate(stay) if not stays]  # the dims in which something may move
+        self.beside = math.prod(dim.block for dim, stays in zip(source.dims, stay, strict=True) if stays)
+        self._lanes_crossed: dict[int, list[int]] = {}
 
+    def _stays(self, at: int) -> bool:
+        """Whether every device wants just the rows of a dim that it holds. The dim is then a factor: the busiest device is
+        one with the largest block, whatever its place along other axes."""
+        wanted, here, there = self.wanted[at], self.source.dims[at], self.target.dims[at]
+        if not isinstance(wanted, Blocks):
+            return False
+        return here.parts == there.parts == 1 or (self.aligned and here == there and here.local == here.block)
+
+    @cached_property
     def _numbers(self) -> tuple[list[Ints], list[Ints], Any]:
-        """For each dim the numbers of the source's and the target's shards over a grid of devices, and who holds nothing."""
+        """For each split dim the numbers of the source's and the target's shards over a grid of devices, and who holds
+        nothing."""
         if not self.aligned:
             return self._one_by_one()
-        coords = self._coords({i for layout in (self.source, self.target) for dim in layout.dims for i in dim.lanes})
-        here, there = (
-            [_number(dim, coords, layout.full_shape) for dim in layout.dims] for layout in (self.source, self.target)
-        )
+        layouts = self.source, self.target
+        coords = self._coords({lane for layout in layouts for at in self.split for lane in layout.dims[at].lanes})
+        here, there = ([_number(layout.dims[at], coords, layout.full_shape) for at in self.split] for layout in layouts)
         return here, there, None
 
     def _one_by_one(self) -> tuple[list[Ints], list[Ints], Any]:
-        there = list(self.target.shard_places.T)
+        there = list(self.target.shard_places.T[self.split])
         if self.source.mesh.device_ids == self.target.mesh.device_ids:
-            return list(self.source.shard_places.T), there, None
+            return list(self.source.shard_places.T[self.split]), there, None
         places = {device: place for place, device in enumerate(self.source.mesh.device_ids)}
         at = np.array([places.get(device, -1) for device in self.target.mesh.device_ids])
-        return list(self.source.shard_places[np.maximum(at, 0)].T), there, at < 0
+        return list(self.source.shard_places[np.maximum(at, 0)].T[self.split]), there, at < 0
 
     def _coords(self, used: set[int]) -> list[Ints]:
         """Coordinates along the lanes in use, shaped to broadcast: all of them, or those next to a change of sizes."""
@@ -92,16 +105,20 @@ class Meeting:
     @cached_property
     def received(self) -> int:
         """Elements that the busiest device receives: what it wants and does not hold."""
-        here, there, strangers = self._numbers()
-        wants = _product([w.wants(at) for w, at in zip(self.wanted, there, strict=True)])
-        holds = self._overlap(here, there)
-        if strangers is not None:
-            holds = np.where(strangers, 0, holds)
-        return int(np.max(wants - holds, initial=0))
+        _, there, _ = self._numbers
+        wants = _product([self.wanted[dim].wants(at) for dim, at in zip(self.split, there, strict=True)])
+        return int(np.max(wants - self._kept, initial=0)) * self.beside
 
-    def _overlap(self, here: Sequence[Ints], there: Sequence[Ints]) -> Ints:
-        rows = zip(self.wanted, self.own, here, there, strict=True)
-        return _product([w.within(j, own.low(i), own.high(i)) for w, own, i, j in rows])
+    @cached_property
+    def _kept(self) -> Ints:
+        """What devices want and hold, of the split dims."""
+        here, there, strangers = self._numbers
+        rows = (
+            (self.wanted[dim], Blocks(self.source.dims[dim]), i, j)
+            for dim, i, j in zip(self.split, here, there, strict=True)
+        )
+        kept = _product([w.within(j, own.low(i), own.high(i)) for w, own, i, j in rows])
+        return kept if strangers is None else np.where(strangers, 0, kept)
 
     @cached_property
     def sent(self) -> int:
@@ -110,21 +127,22 @@ class Meeting:
         The copies of the target together need every element of a shard as often as there are copies; what its holders keep
         for themselves is not sent.
         """
-        here, there, strangers = self._numbers()
+        here, _, _ = self._numbers
         copies = self.target.mesh.size // math.prod(dim.parts for dim in self.target.dims)
         holders = self.source.mesh.size // math.prod(dim.parts for dim in self.source.dims)
-        held = _product([own.starts(at + 1) - own.starts(at) for own, at in zip(self.own, here, strict=True)])
-        kept: Any = self._overlap(here, there)
+        own = [Blocks(self.source.dims[dim]) for dim in self.split]
+        held = _product([blocks.starts(at + 1) - blocks.starts(at) for blocks, at in zip(own, here, strict=True)])
+        kept, looked = self._kept, holders
+        shared: tuple[int, ...] = ()
         if self.aligned:
             split = {lane for dim in self.source.dims for lane in dim.lanes}
             shared = tuple(lane for lane in range(kept.ndim) if lane not in split)
             looked = math.prod(kept.shape[lane] for lane in shared)
-            kept = kept.astype(object).sum(axis=shared, keepdims=True) if shared else kept
-        else:
-            looked = holders
-            kept = self._kept_by_shard(kept if strangers is None else np.where(strangers, 0, kept))
+        if float(held.max(initial=0)) * looked * max(copies, holders) > LARGEST:
+            held, kept = held.astype(object), kept.astype(object)
+        kept = kept.sum(axis=shared, keepdims=True) if self.aligned else self._kept_by_shard(kept)
         # held * copies / holders - kept / looked, over a common denominator
-        most = int(np.max(held.astype(object) * (copies * looked) - kept * holders, initial=0))
+        most = int(np.max(held * (copies * looked) - kept * holders, initial=0)) * self.beside
         return -(-most // (holders * looked))
 
     def _kept_by_shard(self, kept: Ints) -> Any:
@@ -143,7 +161,7 @@ class Meeting:
             return tuple(every) or self.source.mesh.axis_names
         if not all(w.any_rows for w in self.wanted):
             return ()
-        lanes = [lane for at in range(len(self.wanted)) for lane in self._crossed(at)]
+        lanes = [lane for at in self.split for lane in self._crossed(at)]
         return tuple(self.source.lanes[lane] for lane in lanes)
 
     @cached_property
@@ -154,7 +172,7 @@ class Meeting:
         """
         if not self.aligned or not all(w.any_rows for w in self.wanted):
             return None
-        crossed = [at for at in range(len(self.wanted)) if self._crossed(at)]
+        crossed = [at for at in self.split if self._crossed(at)]
         if len(crossed) != 1 or any(
             here.lanes != there.lanes for here, there in zip(self.source.dims, self.target.dims, strict=True)
         ):
@@ -169,6 +187,11 @@ class Meeting:
 
     def _crossed(self, at: int) -> list[int]:
         """The lanes of one dim along which a wanted row lies with another device."""
+        if at not in self._lanes_crossed:
+            self._lanes_crossed[at] = self._find_crossed(at)
+        return self._lanes_crossed[at]
+
+    def _find_crossed(self, at: int) -> list[int]:
         dim, other, wanted = self.source.dims[at], self.target.dims[at], self.wanted[at]
         if isinstance(wanted, Blocks):
             number = _number(other, self._coords(set(other.lanes)), self.target.full_shape)
@@ -237,14 +260,14 @@ def _number(dim: DimLayout, coords: Sequence[Ints], shape: Shape) -> Ints:
 
 def _product(sides: Sequence[Ints]) -> Ints:
     """The product of arrays that broadcast; in Python's integers where those of a machine would overflow."""
-    large = math.prod(float(side.max(initial=0)) for side in sides) > 2.0**62
+    large = math.prod(float(side.max(initial=0)) for side in sides) > LARGEST
     result: Ints = np.ones((), object if large else np.int64)
     for side in sides:
         result = result * (side.astype(object) if large else side)
     return np.asarray(result)
 
 
-@kept(limit=8 * MIB, size=lambda meeting: meeting.source.footprint + meeting.target.footprint)
+@kept(limit=8 * MIB, size=lambda meeting: meeting.source.footprint + meeting.target.footprint, least=8)
 def meeting(source: Sharding, target: Sharding, shape: Shape) -> Meeting:
     """What a change of sharding asks for: blocks of the target, halos included."""
     here, there = layout_of(source, shape), layout_of(target, shape)

@@ -287,7 +287,7 @@ def layout_of(sharding: Sharding, shape: tuple[int, ...], lanes: tuple[str, ...]
     return _layout_of(sharding, shape, lanes)
 
 
-@kept(limit=24 * MIB, size=lambda layout: layout.footprint)
+@kept(limit=24 * MIB, size=lambda layout: layout.footprint, least=8)
 def _layout_of(sharding: Sharding, shape: tuple[int, ...], lanes: tuple[str, ...]) -> Layout:
     fitted = sharding.for_shape(shape)
     finer = () if lanes == fitted.mesh.lanes(fitted.axes) else lanes

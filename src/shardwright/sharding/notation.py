@@ -57,11 +57,13 @@ def as_dtype(dtype: Any) -> "np.dtype[np.generic]":
         return parse_dtype(str(dtype).removeprefix("torch."))
 
 
-def describe(sharding: Sharding, shape: tuple[int, ...], dtype: object) -> str:
+def describe(sharding: Sharding, shape: tuple[int, ...], dtype: object, most: int | None = None) -> str:
     """The notation for a tensor of a shape and dtype under a sharding.
 
     >>> describe(Sharding(Mesh(data=2, model=4), P("data"), partial="model"), (128, 64), "float32")
     'f32[128@data,64] + sum{model}'
+
+    Where a dim has more than `most` offsets, only the first of them and the last are shown; that text can't be parsed.
     """
     fitted = sharding.for_shape(shape)
     dims = []
@@ -70,7 +72,10 @@ def describe(sharding: Sharding, shape: tuple[int, ...], dtype: object) -> str:
         text = str(size)
         if axes:
             text += "@" + (axes[0] if len(axes) == 1 else f"({','.join(axes)})")
-        text += "".join(f"/{cut}" for cut in cuts)
+        if most is None or len(cuts) <= most:
+            text += "".join(f"/{cut}" for cut in cuts)
+        else:
+            text += "".join(f"/{cut}" for cut in cuts[: most - 1]) + f"/…/{cuts[-1]}"
         if halo != (0, 0):
             text += f"~{halo[0]}:{halo[1]}"
         dims.append(text)
