@@ -13,6 +13,7 @@ from shardwright.errors import PlanError
 from shardwright.plan import moves_that_count_less
 from shardwright.planner.collecting import no_collection
 from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of
+from shardwright.planner.elimination import Gone
 from shardwright.planner.least import Least, Needs
 from shardwright.planner.model import Builder, Model
 from shardwright.planner.small import Holding
@@ -24,8 +25,14 @@ from shardwright.program.rows import size
 from shardwright.sharding import Sharding
 
 ROUNDS = 8  # of lowering the budget for what is held throughout
-WEIGHED = 8  # plans with more weight where much was held
+MEASURES = 4  # of how much is held, by which small plans are found
+WEIGHED = 8  # more plans with more weight where much was held
 ROUNDING = 1e-9  # of a time
+FINE = 1e-2  # of a bound: a plan that is as near needs no better one
+EASED = 14  # plans with a price of bytes where too much was held
+FACTOR = 4.0  # between the first two of these prices
+WORK = 2000  # of what is tried so: plans times variables, so that it takes less than a second
+Crowds = Sequence[NDArray[np.float64]]  # what some plans hold at each node
 SURE = 0.8  # of a limit: an estimate below it needs no second look
 
 
@@ -116,21 +123,19 @@ class Search:
         """The best plan, perhaps with more inputs fixed."""
         if more and not self._has(more):
             return Search(self.program, {**self.fixed, **more}, self.outputs, self.limit).best()
-        budget, tried = self.limit, None  # the plan that holds least so far
+        more, budget, tried = more or {}, self.limit, list[Found]()
         smallest = sum(min(some) for some in self.model.held.values())
         for _ in range(ROUNDS):
-            found = self._solved(more or {}, budget)
+            found = self._solved(more, budget)
             if found is None:
                 break
-            if self._surely_fits(found) or found.peak <= self.limit:
-                return found
-            excess = found.peak - self.limit
-            if tried is None or found.peak < tried.peak:
-                tried = found
+            if self._fits(found):
+                return self._eased(more, tried, found) if tried else found
+            tried.append(found)
             if budget <= smallest:
                 break
-            budget = max(min(budget, found.solution.held) - excess, smallest)
-        return self._smallest(more or {}, tried)
+            budget = max(min(budget, found.solution.held) - (found.peak - self.limit), smallest)
+        return self._smallest(more, tried)
 
     def reconsidered(self, best: Found, other: Found, more: Mapping[Node, Sharding]) -> Found:
         """The best plan after a quicker one was found with more inputs fixed: solved again with the places for several readers
@@ -155,20 +160,85 @@ class Search:
             other = self.best(more)  # with the places for several readers that were added
         return None
 
-    def _smallest(self, more: Mapping[Node, Sharding], tried: Found | None) -> Found:
-        """The first plan that fits of those that hold little; an error says which is the least."""
-        free = self.unlimited
-        bound, least = free._least(more).bound, None
-        for found in free._small(more):
-            if least is None or found.peak < least.peak:
-                least = found
-            if least.peak <= max(self.limit, bound):
+    def _eased(self, more: Mapping[Node, Sharding], tried: Sequence[Found], best: Found) -> Found:
+        """The best of plans between one that fits and some that don't: bytes get a price where those hold most, a higher one
+        until a plan fits, then a lower one. Its bound is that of all plans within the limit."""
+        enough, quickest, last, rounds = tried[0].bound * (1 + FINE), best, tried[-1], _rounds(best)
+        price = max(best.time - tried[0].time, 0.0) / max(tried[0].peak - best.peak, 1)
+        crowds = [self._crowd(found) for found in tried if found.model is last.model]
+        factor, fitted = FACTOR, True
+        for _ in range(min(rounds, EASED)):
+            if quickest.time <= enough:
+                return quickest
+            found = self._settled(more, partial(self._crowded, crowds, price, ()))
+            if found is None:
                 break
-        assert least is not None
-        if least.peak <= self.limit:
-            return least
-        if tried is not None and tried.peak < least.peak:
-            least = self._found_within(tried.peak, more) or least
+            if (fits := self._fits(found)) != fitted:
+                factor, fitted = math.sqrt(factor), fits
+            if not fits:
+                crowds, last = [*crowds, self._crowd(found)], found
+            elif found.time < quickest.time * (1 - ROUNDING):
+                quickest = found
+            price = price / factor if fits else price * factor
+        for given in self._single(last, quickest, rounds):
+            for some in (0.0, price):
+                if quickest.time <= enough:
+                    return quickest
+                found = self._settled(more, partial(self._crowded, crowds, some, (given,)))
+                if found is not None and found.time < quickest.time * (1 - ROUNDING) and self._fits(found):
+                    quickest = found
+        return quickest
+
+    def _single(self, large: Found, best: Found, most: int) -> Sequence[tuple[Model, int, int]]:
+        """Choices of a plan that fits which one that is too large doesn't make, and other places of inputs: no price leads to
+        plans that are as the large one but for one choice."""
+        model, theirs = large.model, large.solution.choice
+        ours = best.solution.choice if best.model is model else theirs
+        found = [(model, v, k) for v, k in enumerate(ours) if k != theirs[v]]
+        found += [
+            (model, v, k)
+            for v in model.held
+            for k in range(len(model.variables[v].options))
+            if k not in (ours[v], theirs[v])
+        ]
+        return found[:: -(-len(found) // most)] if found and most else []
+
+    def _crowded(
+        self, crowds: Crowds, price: float, only: Sequence[tuple[Model, int, int]], solver: Solver
+    ) -> Solution | None:
+        """The choice of least cost at a price of bytes where some choices held most, perhaps with one option given."""
+        model, given = solver.model, list[tuple[tuple[int, ...], int]]()
+        for of, v, option in only:
+            if of is not model:
+                return None
+            costs = [0.0 if k == option else math.inf for k in range(len(model.variables[v].options))]
+            given.append(((v,), model.tables.seconds(costs)))
+        return solver.smallest(self._holding(model).crowded(crowds), price, self.limit, given)
+
+    def _crowd(self, found: Found) -> NDArray[np.float64]:
+        """What a device holds at each node under a plan."""
+        return self._holding(found.model).held(found.solution.choice)
+
+    def _fits(self, found: Found) -> bool:
+        return self._surely_fits(found) or found.peak <= self.limit
+
+    def _smallest(self, more: Mapping[Node, Sharding], tried: Sequence[Found]) -> Found:
+        """The quickest plan that fits of those that hold little; an error says which is the least."""
+        free = self.unlimited
+        bound, plans = free._least(more).bound, list[Found]()
+        for found in free._small(more):
+            plans.append(found)
+            least = min(plans, key=lambda plan: plan.peak)
+            enough = MEASURES if _rounds(found) else 1
+            if least.peak <= (self.limit if len(plans) >= enough else bound):
+                break
+        fitting = [plan for plan in plans if plan.peak <= self.limit]
+        if fitting:
+            best = min(fitting, key=lambda plan: plan.time)
+            return self._eased(more, tried, best) if tried else best
+        held = min([found.peak for found in tried], default=math.inf)
+        if held < least.peak:
+            least = self._found_within(held, more) or least
         raise self._nothing_fits(least, bound)
 
     def _found_within(self, limit: float, more: Mapping[Node, Sharding]) -> Found | None:
@@ -217,7 +287,7 @@ class Search:
         measures: list[Callable[[Holding], Sizes]] = [Holding.inputs, lambda some: some.at_bound(least)]
         measures += [Holding.values, Holding.steps, *[lambda some: some.weighed(rounds)] * WEIGHED]
         for measure in measures:
-            if len(rounds) == 4 and self._solver(self.model, more).wide:
+            if len(rounds) == MEASURES and self._solver(self.model, more).wide:
                 return
             solved = self._settled(more, partial(self._by, measure))
             if solved is not None:
@@ -336,3 +406,10 @@ class Search:
             least.peak,
             bound,
         )
+
+
+def _rounds(found: Found) -> int:
+    """How many more plans may be tried to ease a limit: none in large programs, whose bound is near, nor where each takes a
+    linear programme."""
+    wide = any(not isinstance(step, Gone) for step in found.solution.proof.steps)
+    return 0 if wide else WORK // len(found.model.variables)

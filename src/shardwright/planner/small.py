@@ -134,6 +134,10 @@ class Holding:
             excess += held / held.max() - 1
         return self.sizes(np.exp(STEEP * excess))
 
+    def crowded(self, rounds: Sequence[NDArray[np.float64]]) -> Sizes:
+        """Costs by which bytes count at nodes where one of some choices held most, or nearly."""
+        return self.sizes(sum([np.exp(STEEP * (held / held.max() - 1)) for held in rounds]))
+
     def at_bound(self, least: Least) -> Sizes:
         """Costs by which inputs lie where the bound has them, and steps need no more than there; then all values are small."""
         found = self.sizes(np.ones(len(self.at)))

@@ -65,17 +65,20 @@ class Solver:
         self.factors = [*model.factors, *more]
         self.sizes = [len(variable.options) for variable in model.variables]
         self.wide = False  # too wide to minimise all variables out, which is the same for all prices
+        self._solutions: dict[float, Solution | None] = {}  # by budget
         self.tried: list[tuple[float, int, list[int]]] = []  # choices: seconds, bytes held; the first at no price
 
     def held(self, choice: Sequence[int]) -> int:
         """Bytes that a device holds of inputs and constants."""
         return sum(some[choice[variable]] for variable, some in self.model.held.items())
 
-    def _prepared(self, kinds: Sequence[int], sizes: Sizes) -> "Callable[..., Result]":
+    def _prepared(
+        self, kinds: Sequence[int], sizes: Sizes, only: Sequence[tuple[Scope, int]] = ()
+    ) -> "Callable[..., Result]":
         """What solves the model at prices of the bytes that options take; `kinds` says which price is whose. The steps of an
         elimination serve all prices."""
         priced = zip(kinds, sizes, strict=True)
-        factors = [*self.factors, *((scope, self.tables.bytes(some, kind)) for kind, (scope, some) in priced)]
+        factors = [*self.factors, *only, *((scope, self.tables.bytes(some, kind)) for kind, (scope, some) in priced)]
         count = len(self.tables.values)
         run = Elimination(self.tables, self.sizes, factors, self.order)
         if not self.wide:
@@ -100,6 +103,11 @@ class Solver:
 
     def solve(self, budget: float = math.inf) -> Solution | None:
         """The best choice that holds no more than so many bytes; None if every choice holds more."""
+        if budget not in self._solutions:
+            self._solutions[budget] = self._best_within(budget)
+        return self._solutions[budget]
+
+    def _best_within(self, budget: float) -> Solution | None:
         solved = self._solved
         if not self.tried or self.tried[0][1] <= budget:
             first = self._try(solved, 0.0)
@@ -128,13 +136,20 @@ class Solver:
         proved_best = not price and proved.bound == proved.least  # costs are rounded to units
         return Solution(choice, seconds, seconds if proved_best else min(dual, seconds), self.held(choice), proof)
 
-    def smallest(self, sizes: Sizes) -> Solution | None:
-        """The choice whose options take least in sum, whatever it costs; its bound is that of all choices."""
-        best = self.solve()
+    def smallest(
+        self,
+        sizes: Sizes,
+        price: float | None = None,
+        budget: float = math.inf,
+        only: Sequence[tuple[Scope, int]] = (),
+    ) -> Solution | None:
+        """The choice whose options take least in sum, whatever it costs, or of least cost if a byte has a price, perhaps with
+        more factors; its bound is that of all choices within a budget."""
+        best = self.solve(budget)
         if best is None:
             return None
         most, count = sum(float(np.max(some)) for _, some in sizes), len(self.tables.values)
-        found = self._prepared([0] * len(sizes), sizes)(1e6 / max(most, 1), 0.0)
+        found = self._prepared([0] * len(sizes), sizes, only)(1e6 / max(most, 1) if price is None else price, 0.0)
         self.tables.forget(count)
         if math.isinf(found.least):
             return None
