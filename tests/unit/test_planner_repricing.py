@@ -9,13 +9,15 @@ import pytest
 
 import shardwright as sw
 import shardwright.numpy as snp
+from planned_programs import RandomProgram
 from shardwright import P, ShapeDtype
 from shardwright.errors import PlanError
 from shardwright.hardware import Fabric, Link, fabric
-from shardwright.plan import move_matrix, move_steps, places
+from shardwright.plan import Fused, move_matrix, move_steps, places
 from shardwright.planner import model, repricing
 from shardwright.planner.repriced_links import Links
 from shardwright.planner.repriced_moves import Moves
+from shardwright.planner.repriced_programs import seconds_of_program
 from shardwright.planner.repriced_steps import seconds_of_steps
 from shardwright.planner.repricing import placements
 from shardwright.sharding import Sharding
@@ -158,6 +160,31 @@ def test_steps_are_counted_device_by_device(seed):
             assert seconds_of_steps(steps) == pytest.approx(sum(step.time for step in steps), rel=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::shardwright.ImplicitGatherWarning")
+@pytest.mark.parametrize("seed", range(60))
+def test_a_program_takes_what_it_explains(seed):
+    """Loops, choices and functions on shards included, as propagation or a plan lays them out."""
+    program = RandomProgram(seed)
+    fixed = program.some_places(0.5)
+    plan = sw.auto(program.function(), program.mesh, *program.abstract(), fixed=fixed)
+    assert seconds_of_program(plan.found.lowered) == pytest.approx(plan.explain().time, rel=1e-9)
+    given = [P() if name not in fixed else fixed[name] for name in ("x", "v", "w", "y", "s", "ids")]
+    step = sw.sjit(program.function(), mesh=program.mesh, in_shardings=tuple(given)).lower(*program.abstract())
+    assert seconds_of_program(step.program) == pytest.approx(step.explain().time, rel=1e-9)
+
+
+def test_reductions_in_step_take_what_their_messages_take():
+    mesh = sw.Mesh(a=3, b=2, hardware="h100")
+
+    def several(x, y):
+        return snp.sum(x, axis=0), snp.sum(y, axis=0)
+
+    x, y = (ShapeDtype(shape, "float32", sw.Sharding(mesh, P("a"))) for shape in ((7, 5), (9, 2)))
+    lowered = sw.sjit(several, mesh=mesh).lower(x, y)
+    assert any(isinstance(node.what, Fused) for node in lowered.program.nodes)
+    assert seconds_of_program(lowered.program) == pytest.approx(lowered.explain().time, rel=1e-12)
+
+
 # -- what the check shares with the search ----------------------------------------------------------------------------------
 
 
@@ -210,17 +237,38 @@ def test_a_search_with_wrong_prices_of_strategies_is_found_out(monkeypatch):
         certificate.check()
 
 
+def test_a_search_with_wrong_prices_of_loops_is_found_out(monkeypatch):
+    controlled = model.controlled
+
+    def wrong(*args):
+        return tuple(option._replace(seconds=1.1 * option.seconds) for option in controlled(*args))
+
+    def looped(x):
+        return sw.scan(lambda carry, row: (carry + row, snp.sum(row)), snp.sum(x, axis=0), x)
+
+    def planned():
+        return sw.auto(looped, sw.Mesh(a=2, b=4, hardware="h100"), ShapeDtype((64, 512), "float32"))
+
+    assert planned().certificate.check()
+    monkeypatch.setattr(model, "controlled", wrong)
+    certificate = planned().certificate
+    with pytest.raises(PlanError, match="The certificate claims"):
+        certificate.check()
+
+
 FACTS = {
     "shardwright.plan": {
         "Each",
         "Fetch",
         "FromLocal",
+        "Fused",
         "Local",
         "LocalStep",
         "OperationPlan",
         "Option",
         "Reduce",
         "Spaced",
+        "Step",
         "ToLocal",
         "longer_chains",  # the steps of long chains, not their prices
         "move_steps",  # the steps that run
@@ -229,11 +277,12 @@ FACTS = {
     },
     "shardwright.hardware": {"Link"},
 }
-PRICES = {"fabric", "time", "received", "sent", "price", "priced", "memory", "distance", "lower_bound"}
+PRICES = {"fabric", "time", "seconds", "received", "sent", "price", "priced", "memory", "distance", "lower_bound"}
 
 
 def test_the_check_imports_no_prices():
-    """From the planner's own modules only those of the check; from others facts; and no step is asked for its time."""
+    """From the planner's own modules only those of the check; from others facts; and no step or strategy is asked for its
+    time."""
     folder = Path(repricing.__file__).parent
     own = {"certificate", "collecting", "repricing", *(path.stem for path in folder.glob("repriced_*.py"))}
     for name in own:
@@ -246,7 +295,7 @@ def test_the_check_imports_no_prices():
             if (
                 isinstance(node, ast.Attribute)
                 and isinstance(node.value, ast.Name)
-                and node.value.id in ("step", "what")
+                and node.value.id in ("step", "what", "option", "plan", "strategy")
             ):
                 assert node.attr not in PRICES or (name, node.attr) == (
                     "repriced_steps",

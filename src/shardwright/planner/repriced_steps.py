@@ -55,22 +55,32 @@ def seconds_of_local(step: Any) -> float:
 # -- what devices add up -------------------------------------------------------------------------------------------------
 
 
+def seconds_of_fused(steps: Sequence[Reduce]) -> float:
+    """Of all_reduces whose rings run in step: what goes to a neighbour is one message."""
+    received = max([sum(some) for some in zip(*map(_received, steps), strict=True)])
+    return links_of(steps[0].source.mesh, steps[0].pieces).seconds("all_reduce", received)
+
+
 def _reduced(step: Reduce) -> float:
-    """A ring: each device receives all chunks of its shard but one; in an all_reduce once more, when they are finished."""
+    return links_of(step.source.mesh, step.pieces).seconds(step.name, max(_received(step)))
+
+
+def _received(step: Reduce) -> tuple[int, ...]:
+    """Bytes that the first and the last device of a ring receive: all chunks of a shard but one; in an all_reduce once more,
+    when they are finished."""
     rows = [_rows(step.source, dim, n) for dim, n in enumerate(step.shape)]
     p, item = step.source.mesh.axis_size(step.pieces), step.dtype.itemsize
     if step.source.reduction == "average":  # in a wider dtype
         item = 8 if step.dtype.kind in "biu" else max(item, 4)
     local = math.prod([some.most for some in rows])
     if p == 1 or not local:
-        return 0.0
+        return 0, 0
     if step.name == "reduce_scatter":
         own = rows[step.dim]
         chunks = max([n - _chunk(n, p, p - 1) for n in set((own.high - own.low).tolist())])
-        received = local // own.most * chunks
-    else:
-        received = max([2 * local - _chunk(local, p, i) - _chunk(local, p, (i - 1) % p) for i in (0, p - 1)])
-    return links_of(step.source.mesh, step.pieces).seconds(step.name, received * item)
+        return (local // own.most * chunks * item,) * 2
+    first, last = [2 * local - _chunk(local, p, i) - _chunk(local, p, (i - 1) % p) for i in (0, p - 1)]
+    return first * item, last * item
 
 
 def _chunk(size: int, parts: int, index: int) -> int:

@@ -9,7 +9,7 @@ so each distinct node is priced once and the layers of a model cost a look-up.
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from itertools import pairwise, permutations, product
+from itertools import permutations, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ from shardwright.plan import (
     problem_of,
 )
 from shardwright.planner.repriced_moves import moves_of
+from shardwright.planner.repriced_programs import local_size, roofline, seconds_of_program
 from shardwright.planner.repriced_steps import seconds_of_local, seconds_of_steps
 from shardwright.program.control_cost import controlled
 from shardwright.program.node import Apply, Constrain, Control, Given, Node, Pick, Settle
@@ -137,7 +138,7 @@ class Costs:
         elif isinstance(what, Control):
             operands = tuple([self._read(x, node) for x in node.nodes])
             layouts = controlled(self.program, node, self.about.fixed)
-            self._lies(node, self._put(node, operands, lambda: self._options(node, layouts, _seconds_of)))
+            self._lies(node, self._put(node, operands, lambda: self._options(node, layouts, _laid_out)))
         elif isinstance(what, LocalStep):
             self.constant += seconds_of_local(what)
         elif isinstance(what, Each):
@@ -262,7 +263,7 @@ class Costs:
         key = sharding, shape
         found = self._sizes.get(key)
         if found is None:
-            found = self._sizes[key] = _local_size(sharding, shape)
+            found = self._sizes[key] = local_size(sharding, shape)
         return found
 
     # -- tables and kinds ---------------------------------------------------------------------------------------------
@@ -359,12 +360,8 @@ class _Roofline:
 
     def _last(self, option: Option) -> float:
         """The local computation that gives the results, or the only one."""
-        chip, sizes = self.costs.chip, dict(self.rule.factors)
-        for axis, factor in option.strategy.placement.items():
-            if factor in sizes:
-                sizes[factor] = -(-sizes[factor] // self.costs.mesh.sizes[axis])
-        work = OPS[self.name].work(self.rule, sizes)
-        return max(work / chip.flops_of(self.problem.result_dtype), self.held(option) / chip.memory_bandwidth)
+        placement, dtype = option.strategy.placement, self.problem.result_dtype
+        return roofline(self.costs.mesh, OPS[self.name], self.rule, placement, self.held(option), dtype)
 
 
 def placements(mesh: Mesh, shape: tuple[int, ...], any_order: bool = False) -> Shardings:
@@ -383,21 +380,9 @@ def placements(mesh: Mesh, shape: tuple[int, ...], any_order: bool = False) -> S
     return tuple([s for _, _, s in sorted(found, key=lambda entry: entry[:2])])
 
 
-def _local_size(sharding: Sharding, shape: tuple[int, ...]) -> int:
-    """Elements of the largest shard."""
-    total, mesh = 1, sharding.mesh
-    for dim, n in enumerate(shape):
-        cuts = sharding.offsets_of(dim)
-        axes = sharding.dims[dim] if dim < len(sharding.dims) else ()
-        blocks = math.prod([mesh.sizes.get(axis) or mesh.axis(axis).size for axis in axes])
-        total *= max(b - a for a, b in pairwise(cuts)) if cuts else -(-n // blocks)
-    return total
+def _laid_out(option: Any) -> float:
+    return seconds_of_program(option.program)
 
 
 def _scalar(x: Any) -> Any:
     return None if isinstance(x, Node) else (type(x), repr(x))
-
-
-def _seconds_of(option: Any) -> float:
-    seconds: float = option.seconds
-    return seconds

@@ -15,12 +15,14 @@ from shardwright.sharding import Sharding
 
 
 class ControlOption(NamedTuple):
-    """Where operands and results of a loop or a choice lie, its seconds, and the bytes that a device holds in it."""
+    """Where operands and results of a loop or a choice lie, its seconds, the bytes that a device holds in it, and the program
+    that it then is."""
 
     operands: tuple[Sharding, ...]
     results: tuple[Sharding, ...]
     seconds: float
     memory: int
+    program: Program
 
 
 MOST = 24  # layouts of a loop or a choice that are looked at
@@ -67,7 +69,8 @@ def _laid_out(program: Program, node: Node, known: Propagation, where: tuple[Sha
         warnings.simplefilter("ignore")  # what is only tried is not warned of
         made = partitioner.control(node)
     outputs = [graph.pick(made, at) for at in range(len(made.types))]
-    alone = explained(Program(program.mesh, list(dict.fromkeys(inputs)), outputs))
+    partitioned = Program(program.mesh, list(dict.fromkeys(inputs)), outputs)
+    alone = explained(partitioned)
     results = tuple(kind.sharding for kind in made.types)
     assert all(s is not None for s in results)
-    return ControlOption(where, results, alone.time, alone.peak_bytes)  # type: ignore[arg-type]
+    return ControlOption(where, results, alone.time, alone.peak_bytes, partitioned)  # type: ignore[arg-type]
