@@ -22,7 +22,7 @@ LEAST = {"jax": 2}  # examples, where not 5: every one is compiled
 def engine(request, monkeypatch):
     monkeypatch.setattr(strategies, "ENGINE", [request.param.partition(",")[0]])
     if request.param == BLOCKS:
-        small = {"BLOCK": 4, "LEAST": 2, "MOST": 16, "GELU_BLOCK": 4}
+        small = {"BLOCK": 4, "LEAST": 2, "MOST": 16, "GELU_BLOCK": 4, "ALONE": 8}
         for module in (blocks, chains, direct, rows):
             for name in small.keys() & vars(module).keys():
                 monkeypatch.setattr(module, name, small[name])

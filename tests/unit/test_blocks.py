@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from shardwright.engines.blocks import BLOCK, LEAST, Line, Value, blocked
+from shardwright.engines import blocks
+from shardwright.engines.blocks import ALONE, BLOCK, LEAST, Line, Value, blocked, shared
 
 
 def lines(dtype, *steps):
@@ -47,3 +48,39 @@ def test_extrema_with_scalars_and_integers():
     x = np.arange(LEAST + 3)
     (made,) = blocked(1, lines(np.int64, (np.maximum, Value(0), 7), (np.add, Value(1), 2)), [2])(x)
     np.testing.assert_array_equal(made, np.maximum(x, 7) + 2)
+
+
+@pytest.mark.parametrize("size", [0, 5, 2 * ALONE - 1, 2 * ALONE, 5 * ALONE + 7])
+def test_parts_are_whole_blocks_and_all_is_done_once(monkeypatch, size):
+    monkeypatch.setattr(blocks, "THREADS", 3)
+    done, parts = np.zeros(size, int), []
+
+    def work(start, stop):
+        done[start:stop] += 1
+        parts.append((start, stop))
+
+    shared(size, BLOCK, work)
+    assert (done == 1).all()
+    assert len(parts) == max(min(3, size // ALONE), 1)
+    assert all(start % BLOCK == 0 and (stop % BLOCK == 0 or stop == size) for start, stop in parts)
+
+
+def test_threads_warn_and_fail_as_one_does(monkeypatch):
+    monkeypatch.setattr(blocks, "THREADS", 2)
+    x = np.zeros(2 * ALONE, np.float32)
+    x[-1] = -1  # of the second thread
+    run = blocked(1, lines(np.float32, (np.sqrt, Value(0))), [1])
+    with pytest.raises(RuntimeWarning, match="invalid value"):  # warnings are errors in tests
+        run(x)
+    with np.errstate(invalid="raise"), pytest.raises(FloatingPointError):
+        run(x)
+    with np.errstate(invalid="ignore"):
+        (made,) = run(x)
+    assert np.isnan(made[-1])
+    assert (made[:-1] == 0).all()
+
+
+@pytest.mark.parametrize(("told", "most"), [("1", 1), ("3", 3), ("", 4), ("4,2", 4)])
+def test_no_more_threads_than_the_user_wants_of_blas(monkeypatch, told, most):
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    assert 1 <= blocks._allowed_threads() <= most

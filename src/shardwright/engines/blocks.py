@@ -1,7 +1,12 @@
-"""Element-wise work on large tensors, block by block: every pass but the first reads what is still in the cache."""
+"""Element-wise work on large tensors, block by block: every pass but the first reads what is still in the cache. Very large
+tensors are shared by a few threads: NumPy's functions let others run meanwhile."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from itertools import pairwise
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +16,8 @@ Data = NDArray[Any]
 BLOCK = 32768  # elements: a few buffers of them stay in a core's cache
 LEAST = 2 * BLOCK  # elements of a tensor that is worth it
 LINE = 64  # bytes of a line of the cache
+ALONE = 1 << 19  # elements that a thread has at least: starting it takes as long as a few blocks
+MOST_THREADS = 4  # more would wait for the interpreter's lock
 EXTREMA = (np.minimum, np.maximum)
 ARITHMETIC = (np.add, np.subtract, np.multiply, np.divide)
 
@@ -29,6 +36,42 @@ class Value(NamedTuple):
     number: int
 
 
+def _allowed_threads() -> int:
+    """As many as there are cores for this process, or fewer if the user said so of BLAS."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return max(min(cores, MOST_THREADS, *([int(told)] if told.isdigit() else [])), 1)
+
+
+THREADS = _allowed_threads()
+
+
+def shared(size: int, block: int, work: Callable[[int, int], None]) -> None:
+    """Calls `work(start, stop)` for parts of so many elements, of whole blocks each, at once if they are large."""
+    count = min(THREADS, size // ALONE)
+    if count < 2:
+        work(0, size)
+        return
+    blocks = -(-size // block)
+    parts = list(pairwise([min(blocks * at // count * block, size) for at in range(count + 1)]))
+    errors: list[BaseException] = []
+
+    def run(part: tuple[int, int]) -> None:
+        try:
+            work(*part)
+        except BaseException as error:  # raised again below, by the thread that asked
+            errors.append(error)
+
+    threads = [Thread(target=copy_context().run, args=(run, part)) for part in parts[1:]]
+    for thread in threads:
+        thread.start()
+    run(parts[0])
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
 def blocked(count: int, lines: Sequence[Line], outputs: Sequence[int]) -> Callable[..., tuple[Data, ...]]:
     """A function of `count` arrays of one shape that runs lines of element-wise functions and gives some of their results."""
     last = {x.number: at for at, line in enumerate(lines) for x in line.inputs if isinstance(x, Value)}
@@ -43,7 +86,7 @@ def blocked(count: int, lines: Sequence[Line], outputs: Sequence[int]) -> Callab
         made = tuple(aligned(arrays[0].shape, lines[number - count].dtype) for number in outputs)
         flat, results = ([x.reshape(-1) for x in some] for some in (arrays, made))
         whole = size // block * block
-        loop(whole, flat, results, [aligned((block,), dtype) for dtype in buffers])
+        shared(whole, block, lambda *part: loop(part, flat, results, [aligned((block,), dtype) for dtype in buffers]))
         if whole < size:
             for result, rest in zip(results, _one_by_one([x[whole:] for x in flat], lines, outputs), strict=True):
                 result[whole:] = rest
@@ -82,8 +125,8 @@ def _loop(count: int, lines: Sequence[Line], outputs: Sequence[int], homes: dict
         # By position is faster than by name; NumPy deprecates it for these two.
         out = "out=" if line.function in EXTREMA else ""
         text.append(f"    f{at}({', '.join(spelled)}, {out}{names[count + at]})")
-    head = ["def loop(whole, flat, results, buffers):", *(f" b{i} = buffers[{i}]" for i in sorted(set(homes.values())))]
-    source = "\n".join([*head, f" for start in range(0, whole, {BLOCK}):", *text])
+    head = ["def loop(part, flat, results, buffers):", *(f" b{i} = buffers[{i}]" for i in sorted(set(homes.values())))]
+    source = "\n".join([*head, f" for start in range(*part, {BLOCK}):", *text])
     exec(compile(source, "<blocks>", "exec"), bound)  # our own text, names and calls only
     loop: Callable[..., None] = bound["loop"]
     return loop

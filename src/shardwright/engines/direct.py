@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.engines.attention import attention
-from shardwright.engines.blocks import BLOCK, Line, Value, aligned, blocked
+from shardwright.engines.blocks import BLOCK, Line, Value, aligned, blocked, shared
 from shardwright.kernels import NUMPY, PLAIN, Call, contraction, run
 from shardwright.kernels.along import argsort
 from shardwright.kernels.elementwise import FARTHEST, TAIL
@@ -119,6 +119,7 @@ ABOVE = np.array((1.59577429, 0.422372162, 0.230941802, 0.00688408501), np.float
 BELOW = np.array((1.0, 0.931407809, 0.365306646, 0.0667983964), np.float32)
 NEAR = 3.0
 GELU_BLOCK = 2 * BLOCK  # a dozen short passes: half as many calls save more than a larger cache costs
+WORD = 8  # booleans that are read as one number
 MOST_FAR = 0.25  # of all elements: where more are beyond, the kernel's formula serves for all
 
 
@@ -143,32 +144,34 @@ def _gelu(call: Call) -> Function | None:
 
 def _gelu_near(x: Data) -> tuple[Data, Data]:
     """gelu of the elements up to `NEAR`, and where the others are."""
-    made, rows = aligned(x.shape, x.dtype), [np.empty(0, int)]
+    made, far = aligned(x.shape, x.dtype), np.zeros(-(-len(x) // WORD) * WORD, bool)
+    shared(len(x), GELU_BLOCK, lambda start, stop: _gelu_part(x[start:stop], made[start:stop], far[start:stop]))
+    words = np.not_equal(far.view(np.uint64), 0).nonzero()[0]  # few are far, and eight are looked at at once
+    word, byte = far.reshape(-1, WORD)[words].nonzero()
+    return made, words[word] * WORD + byte
+
+
+def _gelu_part(x: Data, made: Data, far: Data) -> None:
     width = min(GELU_BLOCK, len(x))
     powers, (half, above, below) = aligned((5, width), x.dtype), aligned((3, width), x.dtype)
     powers[0] = 1
-    far = np.empty(width, bool)
     one_half, most = np.asarray(np.float32(0.5)), np.asarray(np.float32(NEAR * NEAR / 4))
-    multiply, square, dot = np.multiply, np.square, np.dot
+    multiply, square, dot, greater, divide, add = np.multiply, np.square, np.dot, np.greater, np.divide, np.add
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(x), width):
             if len(x) - start < width:
-                powers, half, above, below, far = (
-                    some[..., : len(x) - start] for some in (powers, half, above, below, far)
-                )
+                powers, half, above, below = (some[..., : len(x) - start] for some in (powers, half, above, below))
             _, second, fourth, sixth, eighth = powers
             multiply(x[start : start + width], one_half, half)
             square(half, second)
-            np.greater(second, most, far)
-            rows.append(far.nonzero()[0] + start)
+            greater(second, most, far[start : start + width])
             square(second, fourth)
             multiply(fourth, second, sixth)
             square(fourth, eighth)
             dot(ABOVE, powers[1:], above)
             dot(BELOW, powers[:4], below)
-            np.divide(above, below, above)
-            np.add(half, above, made[start : start + width])
-    return made, np.concatenate(rows)
+            divide(above, below, above)
+            add(half, above, made[start : start + width])
 
 
 def _gelu_far() -> Function:
