@@ -31,7 +31,7 @@ ROUNDING = 1e-9  # of a time
 FINE = 1e-2  # of a bound: a plan that is as near needs no better one
 EASED = 14  # plans with a price of bytes where too much was held
 FACTOR = 4.0  # between the first two of these prices
-WORK = 2000  # of what is tried so: plans times variables, so that it takes less than a second
+WORK = 800  # of what is tried so: plans times variables, so that it takes less than a second
 Crowds = Sequence[NDArray[np.float64]]  # what some plans hold at each node
 SURE = 0.8  # of a limit: an estimate below it needs no second look
 
@@ -123,19 +123,27 @@ class Search:
         """The best plan, perhaps with more inputs fixed."""
         if more and not self._has(more):
             return Search(self.program, {**self.fixed, **more}, self.outputs, self.limit).best()
-        more, budget, tried = more or {}, self.limit, list[Found]()
+        more, budget, tried, fitting = more or {}, self.limit, list[Found](), list[Found]()
         smallest = sum(min(some) for some in self.model.held.values())
         for _ in range(ROUNDS):
-            found = self._solved(more, budget)
+            found = self._solved(more, budget, mixed=False)
             if found is None:
                 break
-            if self._fits(found):
-                return self._eased(more, tried, found) if tried else found
+            if self._fits(found):  # then it may hold a little more
+                fitting.append(found)
+                found = self._solved(more, budget)
+                assert found is not None
+                if self._fits(found):
+                    fitting.append(found)
+                    break
             tried.append(found)
             if budget <= smallest:
                 break
             budget = max(min(budget, found.solution.held) - (found.peak - self.limit), smallest)
-        return self._smallest(more, tried)
+        if not fitting:
+            return self._smallest(more, tried)
+        best = min(fitting, key=lambda found: found.time)
+        return self._eased(more, tried, best) if tried else best
 
     def reconsidered(self, best: Found, other: Found, more: Mapping[Node, Sharding]) -> Found:
         """The best plan after a quicker one was found with more inputs fixed: solved again with the places for several readers
@@ -152,7 +160,7 @@ class Search:
         """A plan that was found with more inputs fixed, with the bound of plans in which they are open."""
         for _ in range(ROUNDS):
             search = self if other.model is self.model else self.unlimited
-            every = search._solved({}, other.solution.proof.budget)
+            every = search._solved({}, other.solution.proof.budget, mixed=False)
             if every is not None and every.model is other.model:
                 bound = min(every.solution.bound, other.solution.cost)
                 solution = replace(other.solution, bound=bound, proof=every.solution.proof)
@@ -265,8 +273,8 @@ class Search:
             self._last = model, dict(more), Solver(model, only, order)
         return self._last[2]
 
-    def _solved(self, more: Mapping[Node, Sharding], budget: float) -> Found | None:
-        return self._settled(more, lambda solver: solver.solve(budget))
+    def _solved(self, more: Mapping[Node, Sharding], budget: float, mixed: bool = True) -> Found | None:
+        return self._settled(more, lambda solver: solver.solve(budget, mixed))
 
     def _least(self, more: Mapping[Node, Sharding]) -> Least:
         """The least that any plan holds."""

@@ -24,7 +24,7 @@ CLOSE = 1e-4  # a gap below which nothing more is tried
 # How far apart the two prices are that some inputs and the rest get, and the gap above which that is tried. Where layers lie
 # differently, values move between them, which prices that hardly differ never pay for.
 Sizes = Sequence[tuple[Scope, Any]]  # factors in bytes
-SPREADS = {1 + 1e-7: CLOSE, 4.0: 1e-2, 64.0: 1e-2}
+SPREADS = {1 + 1e-7: CLOSE, 4.0: CLOSE, 64.0: 1e-2}
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Solver:
         self.factors = [*model.factors, *more]
         self.sizes = [len(variable.options) for variable in model.variables]
         self.wide = False  # too wide to minimise all variables out, which is the same for all prices
-        self._solutions: dict[float, Solution | None] = {}  # by budget
+        self._solutions: dict[tuple[float, bool], Solution | None] = {}  # by budget, and whether prices were mixed
         self.tried: list[tuple[float, int, list[int]]] = []  # choices: seconds, bytes held; the first at no price
 
     def held(self, choice: Sequence[int]) -> int:
@@ -101,13 +101,14 @@ class Solver:
         """What a choice costs."""
         return cost(self.tables, self.factors, choice)
 
-    def solve(self, budget: float = math.inf) -> Solution | None:
-        """The best choice that holds no more than so many bytes; None if every choice holds more."""
-        if budget not in self._solutions:
-            self._solutions[budget] = self._best_within(budget)
-        return self._solutions[budget]
+    def solve(self, budget: float = math.inf, mixed: bool = True) -> Solution | None:
+        """The best choice that holds no more than so many bytes; None if every choice holds more. Without mixed prices the
+        bound is the same, and the choice may hold less than it may."""
+        if (budget, mixed) not in self._solutions:
+            self._solutions[budget, mixed] = self._best_within(budget, mixed)
+        return self._solutions[budget, mixed]
 
-    def _best_within(self, budget: float) -> Solution | None:
+    def _best_within(self, budget: float, mixed: bool) -> Solution | None:
         solved = self._solved
         if not self.tried or self.tried[0][1] <= budget:
             first = self._try(solved, 0.0)
@@ -115,7 +116,7 @@ class Solver:
                 return None
             if self.held(first.choice) <= budget:
                 return self._solution(first, first.choice, 0.0, budget)
-        return self._within(solved, budget)
+        return self._within(solved, budget, mixed)
 
     @cached_property
     def _solved(self) -> "Callable[..., Result]":
@@ -145,7 +146,7 @@ class Solver:
     ) -> Solution | None:
         """The choice whose options take least in sum, whatever it costs, or of least cost if a byte has a price, perhaps with
         more factors; its bound is that of all choices within a budget."""
-        best = self.solve(budget)
+        best = self.solve(budget, mixed=False)
         if best is None:
             return None
         most, count = sum(float(np.max(some)) for _, some in sizes), len(self.tables.values)
@@ -156,7 +157,7 @@ class Solver:
         seconds, held = self.seconds(found.choice), self.held(found.choice)
         return replace(best, choice=found.choice, cost=seconds, bound=min(best.bound, seconds), held=held)
 
-    def _within(self, solved: "Callable[..., Result]", budget: float) -> Solution | None:
+    def _within(self, solved: "Callable[..., Result]", budget: float, mixed: bool) -> Solution | None:
         """Where the lines that two choices make over the price of memory cross lies the next price to try: a choice below both
         lines there takes the place of one of them, and if no choice is, no price gives a higher bound."""
         if sum(min(some) for some in self.model.held.values()) > budget:
@@ -179,7 +180,7 @@ class Solver:
             lowest = seconds + price * (held - budget)
             if best[0] <= bound * (1 + CLOSE) or lowest >= crossing - 1e-12 * abs(crossing):
                 break
-        for spread, gap in SPREADS.items():
+        for spread, gap in SPREADS.items() if mixed else ():
             if best[0] > bound * (1 + gap):
                 best = self._mixed(budget, at / spread, at * spread, best)
         return self._solution(solved(at, at), best[1], at, budget)
@@ -202,16 +203,28 @@ class Solver:
         return max((min([s + price * (held - budget) for s, held, _ in self.tried]), price) for price in prices)
 
     def _mixed(self, budget: float, low: float, high: float, best: tuple[float, list[int]]) -> tuple[float, list[int]]:
-        """The best with a low price for the first inputs and a high one for the rest: memory in steps of an input."""
-        first, last, count = 0, len(self.model.held), len(self.tables.values)
+        """The best with a low price for the first inputs and a high one for the rest: memory in steps of an input.
+
+        How many get the low price is guessed from the choices at both prices, and looked for from there in growing steps; not
+        where all inputs change place at once.
+        """
+        held, count = list(self.model.held.items()), len(self.tables.values)
+        ends = [self._solved(price, price).choice for price in (low, high)]
+        less, more = (np.array([some[choice[v]] for v, some in held], float) for choice in ends[::-1])
+        guess = min(
+            max(int(np.searchsorted(np.cumsum(more - less), budget - less.sum(), side="right")), 1), len(held) - 1
+        )
+        first, last, step = 0, len(held), 1
         while last - first > 1:
-            middle = (first + last) // 2
+            middle = guess if first < guess < last else (first + last) // 2
             self.tables.forget(count)
-            kinds = [0 if at < middle else 1 for at in range(len(self.model.held))]
-            choice = self._prepared(kinds, self._sizes)(low, high).choice
+            choice = self._prepared([0 if at < middle else 1 for at in range(len(held))], self._sizes)(low, high).choice
             if self.held(choice) <= budget:
-                best, first = min(best, (self.seconds(choice), choice)), middle
+                best, first, guess = min(best, (self.seconds(choice), choice)), middle, middle + step
             else:
-                last = middle
+                last, guess = middle, middle - step
+            if choice in ends:
+                break
+            step *= 2
         self.tables.forget(count)
         return best
