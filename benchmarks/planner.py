@@ -14,12 +14,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import decoder
 
 
-def planned(layers: int, mesh: sw.Mesh) -> tuple[float, sw.planner.Plan]:
+def planned(layers: int, mesh: sw.Mesh, memory: float | None = None) -> tuple[float, sw.planner.Plan]:
     """Seconds of planning, and the plan."""
     decoder.LAYERS = layers
     args = sw.ShapeDtype((decoder.BATCH, decoder.LENGTH), np.int32), decoder.parameters()
     start = time.perf_counter()
-    plan = sw.auto(decoder.decoder, mesh, *args)
+    plan = sw.auto(decoder.decoder, mesh, *args, memory=memory)
     return time.perf_counter() - start, plan
 
 
@@ -43,12 +43,24 @@ def row(layers: int, sizes: tuple[int, ...], goal: float) -> float:
     return warm
 
 
+def within(layers: int, sizes: tuple[int, ...]) -> None:
+    """Lines for parts of the memory that the best plan takes."""
+    mesh = sw.Mesh(sizes, ("dp", "tp"), hardware="h100")
+    most = planned(layers, mesh)[1].memory
+    for part in (0.75, 0.5, 0.25):
+        took, plan = planned(layers, mesh, part * most)
+        print(
+            f"{layers:4} layers on {'×'.join(map(str, sizes)):8} in {part} of its memory {took:6.2f} s, gap {plan.gap:.1e}"
+        )
+
+
 def main() -> None:
     """All lines of the issue."""
     row(12, (8, 8), 0.3)
     times = {layers: row(layers, (64, 8), 1.5) for layers in (25, 50, 100)}
     print(f"growth with layers: exponent {math.log(times[100] / times[25]) / math.log(4):.2f}")
     if "--all" in sys.argv:
+        within(100, (64, 8))
         row(100, (8, 8, 8), 4)
         row(100, (2, 2, 2), 4)
 

@@ -80,6 +80,21 @@ def test_threads_warn_and_fail_as_one_does(monkeypatch):
     assert (made[:-1] == 0).all()
 
 
+def test_without_threads_the_work_is_done_all_the_same(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(blocks, "THREADS", 3)
+    monkeypatch.setattr(blocks.Thread, "start", refuse)
+    done = np.zeros(3 * ALONE, int)
+
+    def work(start, stop):
+        done[start:stop] += 1
+
+    shared(len(done), BLOCK, work)
+    assert (done == 1).all()
+
+
 @pytest.mark.parametrize(("told", "most"), [("1", 1), ("3", 3), ("", 4), ("4,2", 4)])
 def test_no_more_threads_than_the_user_wants_of_blas(monkeypatch, told, most):
     monkeypatch.setenv("OMP_NUM_THREADS", told)

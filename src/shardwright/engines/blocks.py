@@ -62,9 +62,14 @@ def shared(size: int, block: int, work: Callable[[int, int], None]) -> None:
         except BaseException as error:  # raised again below, by the thread that asked
             errors.append(error)
 
-    threads = [Thread(target=copy_context().run, args=(run, part)) for part in parts[1:]]
-    for thread in threads:
-        thread.start()
+    threads: list[Thread] = []
+    for part in parts[1:]:
+        thread = Thread(target=copy_context().run, args=(run, part))
+        try:
+            thread.start()
+            threads.append(thread)
+        except RuntimeError:  # no more threads can be had, or the interpreter ends
+            run(part)
     run(parts[0])
     for thread in threads:
         thread.join()
