@@ -142,11 +142,18 @@ class Trace:
         self.mailbox = Mailbox()  # sends of tensors per device that wait for their recv
         self.constants: dict[Node, Array] = {}
         self.captured: dict[Node, Any] = {}  # inputs of an inner trace -> values from outside
-        self.root: Trace = self if self.parent is None else self.parent.root
         self._derived: dict[int, _Derived] = {}  # by id: what ran while this outermost function was traced
         self.looked_at: dict[int, Array] = {}  # arrays from outside whose elements it has seen
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._rules: dict[Any, tuple[Rule, tuple[Type, ...]]] = {}  # by operation, kinds of operands and attributes
+
+    @property
+    def root(self) -> "Trace":
+        """The outermost function that is being traced."""
+        at = self
+        while at.parent is not None:
+            at = at.parent
+        return at
 
     def recorder_of(self, x: Any) -> "Trace":
         """The function that is being traced now, if a value of this one may be used there."""
