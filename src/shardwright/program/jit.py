@@ -126,7 +126,7 @@ class SJIT:
         key = (structure, around, *self._key(leaves))
         try:
             found = self._cache.get(key)
-        except TypeError:
+        except (TypeError, ValueError):
             self._refuse_unhashable(leaves, structure)
             raise
         if found is None:

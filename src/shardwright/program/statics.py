@@ -58,7 +58,7 @@ def _fields(value: Any) -> list[tuple[str, Any]]:
 def _hashable(value: Any) -> bool:
     try:
         hash(value)
-    except TypeError:
+    except (TypeError, ValueError):  # a list; a memoryview that can be written to
         return False
     return True
 
