@@ -4,19 +4,23 @@ import copy
 import functools
 import gc
 import pickle
+import threading
 import warnings
 import weakref
+from collections import deque
+from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
 
 import shardwright as sw
+import shardwright.numpy as snp
 from helpers import assert_same
 from shardwright import P
-from shardwright.errors import RetraceWarning
+from shardwright.errors import ProgramError, RetraceWarning
 from shardwright.program.statics import token
 
 MESH = sw.Mesh(x=4)
@@ -143,6 +147,167 @@ def test_jitted_functions_inside_jitted_functions_read_anew():
     assert_same(outer(vector()), (np.arange(8.0) * 2 + 4) * 2)
 
 
+COMPUTED = {
+    "product": lambda w: w * 2,
+    "transposed": lambda w: w.reshape((2, 4)).T.reshape((8,)),
+    "resharded": lambda w: w.reshard(P()),
+    "constrained": lambda w: sw.with_sharding_constraint(w, P()),
+    "row": lambda w: w[1],
+    "rows": lambda w: snp.stack([w, -w])[1],
+    "same": lambda w: w.reshape((8,)),
+    "copied": copy.copy,
+    "reduced": lambda w: snp.sum(w),
+    "long": lambda w: functools.reduce(lambda a, _: a + w, range(500), w * 2),
+    "element": lambda w: float(w[1]),
+    "host": np.asarray,
+    "decided": lambda w: w if float(snp.sum(w)) > 50 else -w,
+    "found": lambda w: snp.sum(w[w > 5]),
+    "local": lambda w: sw.shard_map(lambda v: v.map(np.negative), w.mesh, P("x"), P("x"))(w),
+    "loop": lambda w: sw.scan(lambda c, _: (c + w * 2, None), w, length=3)[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["numpy", "literal"])
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_is_computed_from_arrays_from_outside_is_computed_anew(name, engine):
+    mesh = sw.Mesh(x=4, engine=engine)
+
+    def on_mesh(start):
+        return sw.shard(np.arange(start, start + 8.0), mesh, P("x"))
+
+    computed, w = COMPUTED[name], on_mesh(1)
+    step = sw.sjit(lambda x: x * computed(w))
+    x = on_mesh(0)
+    first, second = np.asarray(step(x)), np.asarray(step(x))
+    np.testing.assert_array_equal(first, x.numpy() * np.asarray(computed(w)))
+    np.testing.assert_array_equal(first, second)
+    w = on_mesh(7)
+    np.testing.assert_array_equal(np.asarray(step(x)), x.numpy() * np.asarray(computed(w)))
+    w += 1
+    np.testing.assert_array_equal(np.asarray(step(x)), x.numpy() * np.asarray(computed(w)))
+    assert step.cache_size() == 1
+
+
+def test_what_is_computed_from_arrays_from_outside_is_explained():
+    w = vector()
+    rows = sw.explain(lambda x: x + snp.sum(w * 2), vector()).rows
+    assert "multiply" in rows[0].operation
+    assert any("all_reduce" in row.collective for row in rows)
+
+
+def test_looking_at_an_array_traces_anew_only_when_it_changes():
+    w, other, traced = vector(1), [vector(1)], []
+
+    @sw.sjit
+    def step(x):
+        traced.append(1)
+        return x * float(w[0]) + other[0]
+
+    step(vector()), step(vector())
+    other[0] = vector(2)
+    assert_same(step(vector()), np.arange(8.0) * 2 + 2)
+    assert len(traced) == 1
+    w[0] = 5.0
+    assert_same(step(vector()), np.arange(8.0) * 6 + 2)
+    assert len(traced) == 2
+
+
+class Config:
+    w = vector(1)
+
+    @classmethod
+    @sw.sjit
+    def scaled(cls, x):
+        return x * cls.w
+
+    @property
+    def doubled(self):
+        return type(self).w * 2
+
+    def method(self, x):
+        return x * GLOBAL
+
+
+def test_arrays_of_classes_and_of_what_their_methods_read_are_read_anew():
+    global GLOBAL
+    x, base, config = vector(), np.arange(8.0), Config()
+    steps = {
+        "classmethod": Config.scaled,
+        "class": sw.sjit(lambda x: x * Config.w),
+        "property": sw.sjit(lambda x: x * config.doubled / 2),
+    }
+    for step in steps.values():
+        assert_same(step(x), base * (base + 1))
+    before, Config.w = Config.w, vector(3)
+    for step in steps.values():
+        assert_same(step(x), base * (base + 3))
+    Config.w = before
+    method = sw.sjit(lambda x: config.method(x))
+    assert_same(method(x), base * (base + 1))
+    before, GLOBAL = GLOBAL, vector(4)
+    assert_same(method(x), base * (base + 4))
+    GLOBAL = before
+
+
+def test_containers_that_grow_are_read_anew():
+    x, listed, named, queue = vector(), [vector(1)], {"a": vector(1)}, deque([vector(1)])
+    step = sw.sjit(lambda x: x + listed[-1] + sum(named.values()) + queue[0])
+    base = np.arange(8.0)
+    assert_same(step(x), base * 4 + 3)
+    listed.append(vector(10))
+    assert_same(step(x), base * 4 + 12)
+    named["b"] = vector(5)
+    assert_same(step(x), base * 5 + 17)
+    queue.appendleft(vector(2))
+    assert_same(step(x), base * 5 + 18)
+
+
+def test_arrays_behind_references_and_variables_of_a_context_are_read_anew():
+    held, variable, own = Model(vector(1)), ContextVar("w"), threading.local()
+    reference, view = weakref.ref(held), MappingProxyType(inner := {"w": vector(1)})
+    variable.set(vector(1))
+    own.w = vector(1)
+    step = sw.sjit(lambda x: x + reference().w + variable.get() + own.w + view["w"])
+    base = np.arange(8.0)
+    assert_same(step(vector()), base * 5 + 4)
+    held.w, own.w, inner["w"] = vector(2), vector(12), vector(102)
+    variable.set(vector(1002))
+    assert_same(step(vector()), base * 5 + 2 + 12 + 102 + 1002)
+
+
+def test_a_deep_copy_of_an_object_has_its_bound_methods():
+    model = SimpleNamespace(bound=Model(vector(1)))
+    model.bound.jitted = sw.sjit(Model.step.function.__get__(model.bound))
+    copied = copy.deepcopy(model)
+    copied.bound.w = vector(5)
+    assert_same(copied.bound.jitted(vector()), np.arange(8.0) * 2 + 5)
+    assert_same(model.bound.jitted(vector()), np.arange(8.0) * 2 + 1)
+
+
+def _generator(x):
+    yield x
+
+
+async def _coroutine(x):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: sw.sjit(_generator), "_generator is a generator or a coroutine"),
+        (lambda: sw.sjit(_coroutine), "_coroutine is a generator or a coroutine"),
+        (lambda: sw.sjit(classmethod(_generator)), "write @classmethod in the line above @sw.sjit"),
+        (lambda: sw.sjit(staticmethod(_generator)), "write @staticmethod in the line above @sw.sjit"),
+        (lambda: sw.sjit(3), "sjit takes a function; got 3, a int"),
+        (lambda: sw.sjit(lambda x: map(abs, [x]))(vector()), "returns a map, which can be read only once"),
+    ],
+)
+def test_functions_that_make_no_program_are_refused(make, text):
+    with pytest.raises(ProgramError, match=text):
+        make()
+
+
 @pytest.mark.parametrize("cls", [Model, Slotted])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_a_copied_object_runs_its_own_program(cls, copied):
@@ -217,6 +382,9 @@ def test_tokens_tell_values_apart():
         (0.0, -0.0),
         (Decimal("1.0"), Decimal("1.00")),
         (C(1), C(1.0)),
+        (np.datetime64("2020-01-01"), np.datetime64("2020-01-01T00")),
+        (slice(0, 1), slice(0, 1.0), slice(False, 1)),
+        (range(0), range(1, 1)),
         ("a", b"a"),
         ((), frozenset()),
     ]

@@ -141,3 +141,31 @@ def test_host_tensors_that_repeat_themselves_are_not_copied(shape):
     y = sw.shard(np.broadcast_to(row, (5, 6)), MESH, P("x"))
     row += 1
     assert_same(y, np.broadcast_to(np.arange(6.0), (5, 6)))
+
+
+UNFIT = {
+    "masked": (lambda: np.ma.array([1.0, 2.0], mask=[0, 1]), "would lose its mask"),
+    "record": (lambda: np.zeros(4, "i4,f4"), "can't be sharded; a numeric or boolean dtype is needed"),
+    "text": (lambda: np.array(["a"] * 4), "Elements of dtype <U1 can't be sharded"),
+    "objects": (lambda: np.array([None] * 4), "Elements of dtype object can't be sharded"),
+    "dates": (lambda: np.zeros(4, "M8[D]"), "Elements of dtype datetime64"),
+    "sparse": (lambda: torch.eye(4).to_sparse(), "t.to_dense"),
+    "quantized": (lambda: torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8), "qint8 .* t.dequantize"),
+    "nested": (lambda: torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged), "t.to_padded_tensor"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # torch's, of such tensors
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_is_no_dense_tensor_of_numbers_is_refused_everywhere(name):
+    make, text = UNFIT[name]
+    host, step = make(), sw.sjit(lambda x: x + x, mesh=sw.Mesh(x=4))
+    for call in (lambda: sw.shard(host, sw.Mesh(x=4), P("x")), lambda: step(host), lambda: step.lower(host)):
+        with pytest.raises(ArrayError, match=text):
+            call()
+
+
+def test_a_static_memoryview_is_named():
+    step = sw.sjit(lambda x, more: x + x, mesh=sw.Mesh(x=4))
+    with pytest.raises(ProgramError, match="static argument 'more' is a memoryview, which can't be hashed"):
+        step(np.ones(4), memoryview(bytearray(4)))

@@ -273,6 +273,7 @@ def test_a_topology_that_needs_a_split_is_refused_and_says_why():
         (lambda: sw.Mesh({"x": 2}, ("x",)), r"A mapping already names the axes"),
         (lambda: sw.Mesh((2,), ("x",), y=2), r"Axes were given twice"),
         (lambda: sw.Mesh(), r"A mesh has at least one axis"),
+        (lambda: sw.Mesh({f"a{i}": 1 for i in range(33)}), r"33 axes are more than the 32 that a mesh may have"),
         (lambda: sw.Mesh({"a b": 2}), r"'a b' can't name a mesh axis"),
         (lambda: sw.Mesh({3: 2}), r"3 can't name a mesh axis"),
         (lambda: sw.Mesh(x=2).groups("y"), r"'y' is not an axis of Mesh\(x=2\); its axes are 'x'"),

@@ -1,5 +1,7 @@
 """Functions played back: the same as running them, for other arrays of the same kinds, and only for these."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ import shardwright.numpy as snp
 from helpers import assert_same
 from shardwright import P, nn
 from shardwright.eager import recording, taped
+from shardwright.eager.calls import is_watched, watching
 from shardwright.errors import ImplicitGatherError
 
 MESH = sw.Mesh(data=2, model=4)
@@ -148,3 +151,25 @@ def test_a_deferred_sum_is_played_back_as_what_it_comes_to():
             np.testing.assert_allclose(
                 np.asarray(snp.concat([product, x @ w])), np.concatenate([a @ b, a @ b]), rtol=1e-9
             )
+
+
+def test_watchers_of_several_threads_end_in_any_order():
+    seen = {"first": [], "second": []}
+    entered, left = threading.Event(), threading.Event()
+
+    def first():
+        with watching(lambda *what: seen["first"].append(what)):
+            entered.wait(10)
+            x = sw.shard(np.arange(4.0), MESH, P("data"))
+            _ = x + x
+        left.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    with watching(lambda *what: seen["second"].append(what)):
+        entered.set()
+        left.wait(10)
+    thread.join()
+    assert len(seen["first"]) == 1
+    assert not seen["second"]
+    assert not is_watched()

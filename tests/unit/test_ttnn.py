@@ -890,6 +890,27 @@ def test_errors_are_ttnns(square):
     assert ttnn.combine_device_tensors(ttnn.get_device_tensors(on(square, numbers(7, 2), flat=0))).mesh.shape == (1, 4)
 
 
+def test_mistakes_in_arguments_are_named(square):
+    x = on(square, numbers(8, 6))
+    for call, text in (
+        (
+            lambda: ttnn.layer_norm(x, 1e-5),
+            "too many positional arguments. It takes tensor, and by name epsilon, weight",
+        ),
+        (lambda: ttnn.matmul(x), "matmul: missing a required argument: 'b'. It takes a, b, and by name"),
+        (lambda: ttnn.MeshShape(1.5, 2), r"MeshShape\(1.5, 2\) is not made of integers"),
+        (lambda: ttnn.MeshShape("24"), r"MeshShape\('24'\) is not made of integers"),
+        (lambda: ttnn.MeshCoordinate(0, True), r"MeshCoordinate\(0, True\) is not made of integers"),
+        (lambda: ttnn.MeshShape(None), r"MeshShape\(None\) is not made of integers"),
+        (lambda: ttnn.check(None), "check takes a mesh device; got a NoneType"),
+        (lambda: ttnn.check(x), "check takes a mesh device; got a Tensor"),
+        (lambda: ttnn.check(square, shape="2x4"), "is not made of integers"),
+    ):
+        with pytest.raises(RuntimeError, match=text):
+            call()
+    assert ttnn.MeshShape(np.int64(2), 4) == ttnn.MeshShape(np.array([2, 4])) == (2, 4)
+
+
 def test_misspelt_keywords_are_refused(square):
     x, w = on(square, numbers(8, 6), flat=0), on(square, numbers(6, 6))
     for call, advice in (

@@ -14,7 +14,7 @@ from shardwright.arrays.hosts import as_torch, host_array, is_torch, own_copy, t
 from shardwright.arrays.per_device import PerDevice, same_mesh
 from shardwright.arrays.shards import Shard, Shards
 from shardwright.collectives import AllReduce, Collective, ReduceScatter, UpdateHalo
-from shardwright.eager import TEMPORARY, Held, operator_method, operators, unary
+from shardwright.eager import TEMPORARY, Held, operator_method, operators, tracer, unary
 from shardwright.engines import engine_of
 from shardwright.errors import ArrayError
 from shardwright.mesh import Mesh
@@ -42,6 +42,7 @@ class Array(Held):
     @property
     def shards(self) -> Sequence[Shard]:
         """What each device holds, in the order of the devices."""
+        self.looked_at()
         return Shards(self._layout, self.data)
 
     # -- to other places ----------------------------------------------------------------------------------------------
@@ -56,13 +57,14 @@ class Array(Held):
         `sw.plan_reshard` says what moves. If `allow_device_permutation`, and the target's shards are the ones there are on
         other devices, nothing moves: the result lies on a mesh with its devices in another order.
         """
-        last = getrefcount(self) == TEMPORARY  # as in (x @ w).reshard(…): nothing can read it afterwards
+        # As in (x @ w).reshard(…): nothing can read it afterwards, but a program that is being traced.
+        last = getrefcount(self) == TEMPORARY and tracer.get() is None
         sharding = target if isinstance(target, Sharding) else Sharding(self.mesh, target)
         check_partial(sharding, self.dtype, ArrayError)
         if allow_device_permutation:
             sharding = relabelled(self.sharding, sharding.for_shape(self.shape), self.shape) or sharding
         layout = layout_of(sharding, self.shape)
-        return Array.of(layout, self.placed(layout, last))
+        return self._same(Array.of(layout, self.placed(layout, last)))
 
     def numpy(self) -> NDArray[Any]:
         """The whole tensor on the host, as `np.asarray(x)` gives it."""
@@ -74,6 +76,7 @@ class Array(Held):
         >>> shard([1, 2], Mesh(x=2), P("x")).torch()
         tensor([1, 2])
         """
+        self.looked_at()
         data, layout = self._reduced()
         if is_torch(data) and layout.is_plain and self._engine.processes == 1:
             return data
@@ -166,6 +169,7 @@ class Array(Held):
 
     def apply_collective(self, collective: Collective) -> "Array":
         """Run a collective on the shards, where the result is a sharded tensor again."""
+        self.looked_at()
         if isinstance(collective, UpdateHalo):
             collective.on(self.sharding, self.shape)
             return Array.of(

@@ -85,13 +85,37 @@ def kind_of_host(value: Any) -> tuple[tuple[int, ...], DType, Sharding | None]:
             f"{type(value).__name__} has the sharding {sharding!r}, which is not a Sharding of shardwright. Write "
             f"sw.ShapeDtype(shape, dtype, sw.Sharding(mesh, P(…))), or leave it out and give in_shardings."
         )
-    return tuple(value.shape), as_dtype(value.dtype), sharding
+    _check_dense(value)
+    dtype = as_dtype(value.dtype)
+    _check_number(dtype)
+    return tuple(value.shape), dtype, sharding
+
+
+def _check_dense(value: Any) -> None:
+    """Raises ArrayError for a tensor that is more or less than its elements, one for each place."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArrayError("A masked array would lose its mask. Fill it first: array.filled(…).")
+    if not is_torch(value):
+        return
+    if value.is_nested:
+        raise ArrayError("A nested tensor can't be sharded. Make it dense first: t.to_padded_tensor(0.0).")
+    if value.is_quantized:
+        raise ArrayError(f"A tensor of {value.dtype} can't be sharded. Give its values: t.dequantize().")
+    if value.layout is not sys.modules["torch"].strided:
+        raise ArrayError(f"A tensor of layout {value.layout} can't be sharded. Make it dense first: t.to_dense().")
+
+
+def _check_number(dtype: DType) -> None:
+    if not is_number(dtype):
+        raise ArrayError(
+            f"Elements of dtype {dtype} can't be sharded; a numeric or boolean dtype is needed. "
+            f"Convert the tensor first, for example with .astype(np.float32)."
+        )
 
 
 def host_array(value: object) -> NDArray[Any]:
     """Converts a value to a NumPy array that shares its memory if possible; ArrayError if its elements are not numbers."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise ArrayError("A masked array would lose its mask. Fill it first: array.filled(…).")
+    _check_dense(value)
     if is_torch(value):
         return _from_torch(value)
     if is_abstract(value):
@@ -102,24 +126,18 @@ def host_array(value: object) -> NDArray[Any]:
         array = np.asarray(value)
     except ValueError as error:
         raise ArrayError(f"The value can't be converted to a tensor: {error} Give rows of equal length.") from error
-    if not is_number(array.dtype):
-        raise ArrayError(
-            f"Elements of dtype {array.dtype} can't be sharded; a numeric or boolean dtype is needed. "
-            f"Convert the tensor first, for example with .astype(np.float32)."
-        )
+    _check_number(array.dtype)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def torch_tensor(value: Any) -> Any:
     """A torch tensor with elements in memory, apart from autograd; ArrayError if it has none or is not dense."""
-    torch = sys.modules["torch"]
+    _check_dense(value)
     if value.is_meta:
         raise ArrayError(
             f"A meta tensor of shape {tuple(value.shape)} has no elements. Only sw.explain and a jitted function's lower and "
             f"explain take such."
         )
-    if value.layout is not torch.strided or value.is_quantized:
-        raise ArrayError(f"A tensor of layout {value.layout} can't be sharded. Make it dense first: t.to_dense().")
     return value.detach().resolve_conj().resolve_neg()
 
 

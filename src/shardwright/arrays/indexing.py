@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.eager import Held, apply, auto_spec, find, taped
+from shardwright.eager import Held, apply, auto_spec, find, taped, tracer
 from shardwright.engines import engine_of
 from shardwright.errors import OperationError
 from shardwright.ops import Attrs, RowMap
@@ -204,7 +204,8 @@ def _basic(x: Any, entries: list[Any]) -> Any:
             shape.append(len(rows))
         else:
             maps.append(RowMap(1, checked_index(entry, size, len(maps))))
-    if x.ndim and not x.traces and not any(entry is None or isinstance(entry, slice) for entry in entries):
+    sliced = not x.ndim or any(entry is None or isinstance(entry, slice) for entry in entries)
+    if not sliced and tracer.get() is None:  # a program takes elements as it takes rows
         return _element(x, [row_map.start for row_map in maps if row_map is not None])
     if any(row_map is not None for row_map in maps):
         x = apply("rows", (x,), Attrs(name="slice", maps=tuple(maps)))

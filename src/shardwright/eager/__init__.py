@@ -18,7 +18,7 @@ from shardwright.eager.calls import (
     unary,
     warn,
 )
-from shardwright.eager.held import TEMPORARY, Held
+from shardwright.eager.held import TEMPORARY, Held, tracer
 from shardwright.eager.placement import auto_sharding, auto_spec, current_policy, sharding_for
 from shardwright.eager.tapes import taped
 from shardwright.lines import source_line, user_depth
@@ -45,6 +45,7 @@ __all__ = [
     "strict",
     "strictness",
     "taped",
+    "tracer",
     "tracing",
     "unary",
     "user_depth",

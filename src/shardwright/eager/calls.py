@@ -15,7 +15,7 @@ from typing import Any
 
 from shardwright.caches import MIB, Cache
 from shardwright.eager.dynamic import found
-from shardwright.eager.held import Held, changing
+from shardwright.eager.held import Held, tracer
 from shardwright.engines import Engine, engine_of
 from shardwright.errors import ArrayError, ImplicitGatherError, ImplicitGatherWarning, OperationError
 from shardwright.lines import source_line, user_depth
@@ -27,23 +27,23 @@ WARN_ABOVE = 16 * 2**20  # bytes that an implicit gather may bring to a device u
 
 _strict: ContextVar[bool] = ContextVar("strict", default=False)
 _weights_may: ContextVar[bool] = ContextVar("weights", default=False)  # be gathered inside strict()
-_tracer: ContextVar[Any] = ContextVar("tracer", default=None)
 
 
 @contextlib.contextmanager
 def tracing(trace: Any) -> Iterator[None]:
-    """Inside, operations without operands are handed to `trace.make` instead of being run, and arrays can't be changed."""
-    token, frozen = _tracer.set(trace), changing.set(False)
+    """Inside, operations without operands are handed to `trace.make` instead of being run, arrays can't be changed, and
+    `trace` is told of what runs on arrays from outside."""
+    token = tracer.set(trace)
     try:
-        yield
+        with watching(trace.ran):
+            yield
     finally:
-        _tracer.reset(token)
-        changing.reset(frozen)
+        tracer.reset(token)
 
 
 def lifted(array: Any) -> Any:
     """A new array, as the program sees it that is being traced, if one is."""
-    trace = _tracer.get()
+    trace = tracer.get()
     return array if trace is None or array.traces else trace.lift(array)
 
 
@@ -71,7 +71,7 @@ def strictness() -> tuple[bool, bool]:
 
 
 Seen = Callable[[Any, Sequence[Any], Any], None]  # is told of an operation that ran: how, its operands, its results
-_recorded: "tuple[int, Seen] | None" = None  # the thread that records, and who is told
+_watchers: dict[int, Seen] = {}  # by thread: who is told
 
 
 @contextlib.contextmanager
@@ -85,22 +85,25 @@ def recording() -> Iterator["list[tuple[OperationPlan, str]]"]:
 @contextlib.contextmanager
 def watching(seen: Seen) -> Iterator[None]:
     """Inside, `seen` is told of every operation that this thread runs."""
-    global _recorded  # a plain global: the warm path looks at it
-    before, _recorded = _recorded, (threading.get_ident(), seen)
+    thread = threading.get_ident()
+    before, _watchers[thread] = _watchers.get(thread), seen
     try:
         yield
     finally:
-        _recorded = before
+        if before is None:
+            del _watchers[thread]
+        else:
+            _watchers[thread] = before
 
 
 def is_watched() -> bool:
-    """Whether some thread's operations are noted."""
-    return _recorded is not None
+    """Whether this thread's operations are noted."""
+    return bool(_watchers) and threading.get_ident() in _watchers
 
 
 def is_traced() -> bool:
     """Whether a program is being traced here."""
-    return _tracer.get() is not None
+    return tracer.get() is not None
 
 
 class Ready:
@@ -191,8 +194,9 @@ def _run(ready: Ready, operands: Sequence[Any], cls: type[Held]) -> Any:
     if ready.gathers:
         mind_gathers(ready.gathers)
     results = _results(ready, operands, cls)
-    if _recorded is not None and _recorded[0] == threading.get_ident():
-        _recorded[1](ready, operands, results)
+    seen = _watchers.get(threading.get_ident()) if _watchers else None
+    if seen is not None:
+        seen(ready, operands, results)
     return results
 
 
@@ -249,7 +253,7 @@ def _stepped(plan: OperationPlan, engine: Engine, data: Sequence[Any]) -> list[A
 
 def make(cls: type[Held], name: str, sharding: Sharding, shape: tuple[int, ...], attrs: Attrs = NO_ATTRS) -> Any:
     """Run an operation without operands: each device makes its own part of the result."""
-    trace = _tracer.get()
+    trace = tracer.get()
     if trace is not None:
         return trace.make(name, sharding, shape, attrs)
     local = make_plan(name, sharding, shape, attrs.key)
@@ -273,6 +277,8 @@ def find(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> list[An
             f"outside of the traced function, or with a fixed shape: where(mask, x, 0)."
         )
     common_mesh([(x._layout, x._dtype) for x in operands])
+    for x in operands:
+        x.looked_at()
     if not rule.outputs:
         split = [x for x in operands if any(dim.parts > 1 for dim in x.layout.dims)]
         mind_gathers([ImplicitGather(name, x.summary(), (), x.nbytes) for x in split])
@@ -303,7 +309,7 @@ def binary(name: str, a: Any, b: Any) -> Any:
             return traced.record(name, (a, b), NO_ATTRS)
         ready = _prepared(key, name, (a, b), NO_ATTRS)
     plain = ready.plain
-    if plain is None or _recorded is not None:
+    if plain is None or _watchers:
         return _run(ready, (a, b), type(a) if isinstance(a, Held) else type(b))
     if type(a) is type(b):
         return a.of(ready.results[0], plain(a.data, b.data))
@@ -331,7 +337,7 @@ def matmul(a: Any, b: Any) -> Any:
             return traced.record("einsum", (a, b), attrs)
         ready = _prepared(key, "einsum", (a, b), attrs)
     plain = ready.plain
-    if plain is None or _recorded is not None:
+    if plain is None or _watchers:
         return _run(ready, (a, b), type(a))
     return a.of(ready.results[0], plain(a.data, b.data))
 

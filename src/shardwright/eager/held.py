@@ -14,7 +14,7 @@ from shardwright.errors import ArrayError, TraceError
 from shardwright.mesh import Mesh
 from shardwright.sharding import Layout, Sharding, as_dtype, describe, layout_of
 
-changing: ContextVar[bool] = ContextVar("changing", default=True)  # False while a program is traced
+tracer: ContextVar[Any] = ContextVar("tracer", default=None)  # the program that is being traced here
 
 _numpys = lru_cache(as_dtype)  # the dtype of an engine's own arrays
 
@@ -114,7 +114,7 @@ class Held:
 
     def become(self, other: "Held") -> None:
         """Take another's value: the variable changes, data that others see does not."""
-        if not changing.get():
+        if tracer.get() is not None:
             raise TraceError(
                 f"{self.summary()} comes from outside of the function that is traced, and would be changed while that is "
                 f"traced, not when it runs. Write x = x + … and return the new value."
@@ -154,7 +154,7 @@ class Held:
         """The same tensor with its reduction done."""
         if not self._layout.partial_lanes:
             return self
-        return self.of(self._layout.settled, self.placed(self._layout.settled))
+        return self._same(self.of(self._layout.settled, self.placed(self._layout.settled)))
 
     def again(self) -> Self:
         """A new array sharing this data; assigning to one leaves the other unchanged."""
@@ -162,15 +162,16 @@ class Held:
         result._layout, result._dtype, result._data = self._layout, self._dtype, self._data
         if self._data is None:
             result._later = self._later
-        return result
+        return self._same(result)
 
     def copied(self) -> Self:
         """The same tensor in memory of its own."""
-        return self.of(self._layout, self._engine.copy(self.data))
+        return self._same(self.of(self._layout, self._engine.copy(self.data)))
 
     def host(self) -> NDArray[Any]:
         """The whole tensor on the host, reduced; may share memory with the shards."""
         Held.reads += 1
+        self.looked_at()
         data, layout = self._reduced()
         return self._engine.whole(data, layout)
 
@@ -180,6 +181,7 @@ class Held:
                 f"{self.summary()} is spread over processes, and each has only its own shard: it can't be pickled. "
                 f"Use np.asarray(x), on all ranks together."
             )
+        self.looked_at()
         return _rebuilt, (type(self), self.sharding, self.shape, self.data)
 
     @property
@@ -225,7 +227,26 @@ class Held:
     @property
     def lanes(self) -> Lanes:
         """Its shards as a tensor per device."""
+        self.looked_at()
         return self._engine.lanes(self.data, self._layout)
+
+    def _same(self, result: Self) -> Self:
+        """An array with this one's value, laid out in its own way: so a program that is being traced knows it."""
+        trace = tracer.get()
+        if trace is not None:
+            trace.moved(self, result)
+        return result
+
+    def looked_at(self) -> None:
+        """A program that is being traced depends on the elements of this array."""
+        trace = tracer.get()
+        if trace is not None:
+            trace.read(self)
+
+    @property
+    def version(self) -> Any:
+        """An object that is another one after the variable has changed."""
+        return self._later if self._data is None else self._data
 
     @property
     def _engine(self) -> Engine:

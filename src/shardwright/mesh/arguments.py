@@ -14,6 +14,7 @@ from shardwright.hardware import Hardware, Link, Pieces
 from shardwright.mesh.axes import MOST_DEVICES, as_ints, check_devices, check_name
 
 FEW = 8  # ids that are written one by one
+MOST_AXES = 32  # of which at most 20 are longer than 1; NumPy's arrays have 64 dims, lanes and the tensor's own
 
 
 def axes_from(
@@ -72,6 +73,10 @@ def resolve_sizes(names: tuple[str, ...], wanted: tuple[object, ...], count: int
     total = math.prod(sizes)
     if total > MOST_DEVICES:
         check_devices(total, _shown(names, sizes))
+    if len(names) > MOST_AXES:
+        raise MeshError(
+            f"{len(names)} axes are more than the {MOST_AXES} that a mesh may have. Leave out those of size 1."
+        )
     if count is not None and total != count:
         raise MeshError(
             f"{_shown(names, sizes)} has {total} positions, but there are {count} devices. "

@@ -49,7 +49,7 @@ class Mesh:
     meshes may differ in it. `hardware` is the machine that times are given for: the name of a preset or a `Hardware`, on
     whose levels the axes lie from the last one, the innermost, outward. `links` replaces what connects axes: one `Link` for
     all of them or a mapping from axis to `Link`. An axis with the name of one of these parameters must be given in a mapping:
-    `Mesh({"devices": 2})`. A mesh has at most 1,048,576 devices.
+    `Mesh({"devices": 2})`. A mesh has at most 1,048,576 devices and 32 axes.
     """
 
     __slots__ = (

@@ -2,9 +2,10 @@
 
 A traced function may read `self.w`, a variable of an enclosing function, a global, or an entry of any of these. While it is
 traced only the array is seen. So the ways to it are searched for once: from the object of a method, closures, globals that the
-code names, and defaults, through attributes, dictionaries and sequences. A call follows them again. If they lead to
-another array of the same kind, that is what the program runs on; if they lead to different ones or nowhere, the function
-is traced anew.
+code names, and defaults, through attributes, classes and their methods, dictionaries and sequences. A call follows them
+again. If they lead to another array of the same kind, that is what the program runs on; if they lead to different ones or
+nowhere, or if a container on the way has another length, the function is traced anew. An array that no way leads to stays
+what it was.
 """
 
 import functools
@@ -14,26 +15,31 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from shardwright.arrays import Array
 
 MOST = 20_000  # objects that are looked into
 MOST_WAYS = 8  # to one array that are followed at every call
+MOST_STEPS = 500  # of one way
+
+
+Step = tuple[Callable[[Any, Any], Any], Any]  # how to go on from a value, such as getattr, and its name or key
 
 
 class Way(NamedTuple):
     """How to reach a value: from an object, by attributes and keys."""
 
     root: Callable[[], Any]
-    steps: tuple[tuple[bool, Any], ...]  # (whether it is an attribute, its name or key)
+    steps: tuple[Step, ...]
 
     def follow(self) -> Any:
         """What is there now; None if nothing is."""
         try:
             at = self.root()
-            for is_attribute, key in self.steps:
-                at = getattr(at, key) if is_attribute else at[key]
+            for step, key in self.steps:
+                at = step(at, key)
         except (AttributeError, LookupError, TypeError, ValueError):
             return None
         return at
@@ -42,10 +48,14 @@ class Way(NamedTuple):
 class Captured:
     """One array from outside, and the ways that lead to it."""
 
-    __slots__ = ("array", "ways")
+    __slots__ = ("array", "version", "ways")
 
     def __init__(self, array: Array, ways: Sequence[Way]) -> None:
-        self.array, self.ways = array, tuple(ways)
+        self.array, self.version, self.ways = array, array.version, tuple(ways)
+
+    def is_unchanged(self) -> bool:
+        """Whether all ways lead to the array, and its elements are those that it had."""
+        return self.now() is self.array and self.array.version is self.version
 
     def now(self) -> Array | None:
         """The array that all ways lead to; None if they lead to several, or to one of another kind."""
@@ -75,7 +85,7 @@ def captured(function: Any, arrays: Sequence[Array]) -> list[Captured]:
             if len(wanted[id(at)]) < MOST_WAYS:
                 wanted[id(at)].append(way)
             continue
-        if at is None or isinstance(at, _PLAIN) or id(at) in seen or len(way.steps) > 32:
+        if at is None or isinstance(at, _PLAIN) or id(at) in seen or len(way.steps) > MOST_STEPS:
             continue
         seen.add(id(at))
         if _is_library(at):
@@ -92,24 +102,24 @@ def captured(function: Any, arrays: Sequence[Array]) -> list[Captured]:
 
 
 _LIBRARIES = (sys.stdlib_module_names | {"numpy", "optree", "torch", "jax", "jaxlib", "pytest", "hypothesis"}) - {
-    "builtins", "types", "collections", "functools",
+    "builtins", "types", "collections", "functools", "weakref", "_contextvars", "_thread",
 }  # fmt: skip  # objects of other people hold none of the user's arrays
 
 
 def _is_library(at: Any) -> bool:
-    if isinstance(at, types.FunctionType):
-        return (at.__module__ or "").partition(".")[0] in (_LIBRARIES | {"shardwright"})
+    if isinstance(at, types.FunctionType | type):
+        return (at.__module__ or "").partition(".")[0] in (_LIBRARIES | {"shardwright", "builtins"})
     return type(at).__module__.partition(".")[0] in _LIBRARIES
 
 
-_PLAIN = (str, bytes, int, float, complex, type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, Array)
+_PLAIN = (str, bytes, int, float, complex, types.ModuleType, types.BuiltinFunctionType, types.CodeType, Array)
 
 
 def _roots(function: Any) -> Iterator[Way]:
     """The variables that a function's code can reach by name."""
     if isinstance(function, functools.partial):
-        yield Way(lambda: function, ((True, "args"),))
-        yield Way(lambda: function, ((True, "keywords"),))
+        yield Way(lambda: function, ((getattr, "args"),))
+        yield Way(lambda: function, ((getattr, "keywords"),))
         yield from _roots(function.func)
         return
     if isinstance(function, Method):
@@ -135,7 +145,7 @@ def _roots(function: Any) -> Iterator[Way]:
             continue
         if isinstance(outside[name], types.ModuleType):
             known = names & vars(outside[name]).keys()
-            yield from (Way(functools.partial(outside.get, name), ((True, inner),)) for inner in known)
+            yield from (Way(functools.partial(outside.get, name), ((getattr, inner),)) for inner in known)
         else:
             yield Way(functools.partial(outside.get, name), ())
     yield Way(lambda: function.__defaults__, ())
@@ -148,18 +158,59 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def _inside(at: Any) -> Iterator[tuple[tuple[bool, Any], Any]]:
+def _inside(at: Any) -> Iterator[tuple[Step, Any]]:
     """What an object holds: (the step to it, the value)."""
-    if isinstance(at, dict):
-        yield from (((False, key), value) for key, value in list(at.items()))
-    elif isinstance(at, list | tuple):
-        yield from (((False, number), value) for number, value in enumerate(at))
+    if isinstance(at, type):  # as the class itself has it: nothing is bound or computed
+        yield from (((_of_class, name), value) for name, value in list(vars(at).items()))
+        yield from (((_base, number), base) for number, base in enumerate(at.__bases__))
+        yield (_class, None), type(at)
+        return
+    if isinstance(at, dict | types.MappingProxyType):
+        yield from (((_entry, (key, len(at))), value) for key, value in list(at.items()))
+    elif isinstance(at, list | tuple | deque):
+        yield from (((_entry, (number, len(at))), value) for number, value in enumerate(at))
+    elif isinstance(at, weakref.ref):
+        yield (_called, ()), at()
+    elif isinstance(at, ContextVar):
+        yield (_variable, None), at.get(None)
     slots = (name for cls in type(at).__mro__ for name in _slots(cls))
-    for name in (*getattr(at, "__dict__", {}), *slots):
+    for name in (*getattr(at, "__dict__", {}), *slots, *_WRAPPED.get(type(at), ())):
         if isinstance(name, str) and hasattr(at, name):
-            yield (True, name), getattr(at, name)
+            yield (getattr, name), getattr(at, name)
     for cls in type(at).__mro__:  # arrays of a class
-        yield from (((True, name), value) for name, value in list(vars(cls).items()) if isinstance(value, Array))
+        yield from (((getattr, name), value) for name, value in list(vars(cls).items()) if isinstance(value, Array))
+    yield (_class, None), type(at)
+
+
+_WRAPPED = {property: ("fget",), staticmethod: ("__func__",), classmethod: ("__func__",)}
+
+
+def _entry(at: Any, place: tuple[Any, int]) -> Any:
+    """An entry of a container that has as many as it had: a function may read all of them, or count from the end."""
+    key, length = place
+    if len(at) != length:
+        raise LookupError
+    return at[key]
+
+
+def _of_class(at: Any, name: str) -> Any:
+    return vars(at)[name]
+
+
+def _base(at: Any, number: int) -> Any:
+    return at.__bases__[number]
+
+
+def _class(at: Any, _: None) -> Any:
+    return type(at)
+
+
+def _called(at: Any, arguments: tuple[Any, ...]) -> Any:
+    return at(*arguments)
+
+
+def _variable(at: "ContextVar[Any]", default: Any) -> Any:
+    return at.get(default)
 
 
 def _slots(cls: type) -> Sequence[str]:

@@ -1,5 +1,6 @@
 """`sjit`: a function on trees of arrays, traced once for each kind of arguments and then run as one program."""
 
+import copy
 import functools
 import inspect
 import warnings
@@ -34,6 +35,7 @@ class SJIT:
     __name__: str
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        _check_function(function)
         functools.update_wrapper(self, function)
         self.__name__ = getattr(function, "__name__", repr(function))
         self.function, self._options = function, options
@@ -105,7 +107,7 @@ class SJIT:
                 return self._inlined(leaves, structure, wrapped, named)
             last = self._found(leaves, structure, wrapped, named)
         lowered = last.lowered
-        outside = lowered.arrays() if lowered.captured else ()
+        outside = lowered.arrays() if lowered.captured or lowered.looked_at else ()
         if outside is None:
             lowered = self._traced_anew(last, leaves, *self._wrapped(args, kwargs))
             outside = [known.array for known in lowered.captured]
@@ -124,7 +126,7 @@ class SJIT:
         key = (structure, around, *self._key(leaves))
         try:
             found = self._cache.get(key)
-        except TypeError:
+        except (TypeError, ValueError):
             self._refuse_unhashable(leaves, structure)
             raise
         if found is None:
@@ -287,8 +289,9 @@ class SJIT:
     def __reduce__(self) -> tuple[Any, ...]:
         return SJIT, (self.function, self._options)
 
-    def __deepcopy__(self, memo: object) -> "SJIT":
-        return self  # programs know nothing that could change
+    def __deepcopy__(self, memo: dict[int, Any]) -> "SJIT":
+        function = copy.deepcopy(self.function, memo)  # of a bound method or a partial another one
+        return self if function is self.function else SJIT(function, self._options)
 
     # -- shardings of arguments -----------------------------------------------------------------------------------------
 
@@ -387,6 +390,21 @@ class _Seen:
             return False
 
 
+def _check_function(function: Any) -> None:
+    """Refuse what can't become one program that returns arrays."""
+    if isinstance(function, staticmethod | classmethod):
+        kind = type(function).__name__
+        raise ProgramError(f"sjit takes the function inside a {kind}: write @{kind} in the line above @sw.sjit.")
+    if not callable(function):
+        raise ProgramError(f"sjit takes a function; got {function!r}, a {type(function).__name__}.")
+    kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    if any(is_kind(function) for is_kind in kinds):
+        raise ProgramError(
+            f"{function.__name__} is a generator or a coroutine, which runs after its call has returned. Return the arrays, "
+            f"in a list or a tuple."
+        )
+
+
 class Applied:
     """A jitted function whose first arguments are given: a function of the others. `first` may be abstract until it runs."""
 
@@ -451,7 +469,9 @@ def sjit(
       arguments one for all, or a tuple (or a mapping from names) with one each. Arrays that come otherwise are resharded.
     - Numbers, strings, functions and whatever else is no array are static: part of the key under which programs are kept.
     - Inside, `x += 1` changes the function's own variable; arrays from outside can't be changed while it is traced. They are
-      read anew at every call; host tensors and numbers from outside are what they were when the function was traced.
+      read anew at every call, and what is computed from them is part of the program; if their elements were looked at
+      (`float(w)`), a change of them has the function traced anew. Host tensors and numbers from outside are what they were
+      when the function was traced.
     - `args_sharding_constraint` reshards arguments once more, inside; `annotation_shardings` says what the names of
       `with_sharding_annotation` stand for; arrays of donated arguments can't be read afterwards.
     - `placement` says how values that nothing is said of are laid out: "propagate" takes shardings from their neighbours,

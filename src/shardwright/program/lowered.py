@@ -1,6 +1,6 @@
 """`Lowered`: a function lowered for one kind of arguments, and what running it takes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,11 +75,18 @@ class TracedCall:
                 filled[at] = value
             result = jit.called(self.structure, jit.constrained(filled, given), notes)
             outs, shape["tree"] = flatten(result)
+            for leaf in outs:
+                if isinstance(leaf, Iterator):
+                    raise ProgramError(
+                        f"{jit.__name__} returns a {type(leaf).__name__}, which can be read only once: return a list or a "
+                        f"tuple."
+                    )
             shape["leaves"] = outs
             shape["shardings"] = resolved(jit.out_shardings, result, self.mesh, "out_shardings")
             return [leaf for leaf in outs if isinstance(leaf, Array | PerDevice)]
 
-        program, _ = trace(flat, types, self.mesh, self.names)
+        program, made = trace(flat, types, self.mesh, self.names)
+        self.looked_at = list(made.looked_at.values())
         places = [at for at, leaf in enumerate(shape["leaves"]) if isinstance(leaf, Array | PerDevice)]
         self.out_shardings = [shape["shardings"][at] for at in places]
         fixed = [None if isinstance(leaf, Array | PerDevice) else leaf for leaf in shape["leaves"]]
@@ -106,6 +113,7 @@ class Lowered:
         self.program: Program = jit.lowering(call.program, call.placed, call.out_shardings)
         constants = list(self.program.constants.items())
         self.captured = captured(jit.function, [array for _, array in constants])
+        self.looked_at = captured(jit.function, call.looked_at)
         self._results = [None if node.type.local else layout(node) for node in self.program.outputs]
         self._only = self._results[0] if call.single else None  # the layout of a result that is one array
         self.code, self.nodes = code_of(self.program, [node for node, _ in constants])
@@ -125,6 +133,8 @@ class Lowered:
 
     def arrays(self) -> list[Array] | None:
         """The arrays from outside, as they are now; None if the function must be traced anew to know."""
+        if not all(outside.is_unchanged() for outside in self.looked_at):
+            return None
         found = [outside.now() for outside in self.captured]
         return None if any(array is None for array in found) else found  # type: ignore[return-value]
 

@@ -4,6 +4,8 @@ import dataclasses
 import numbers
 from typing import Any
 
+import numpy as np
+
 DEEP = 16  # levels of objects inside objects that are looked into
 
 
@@ -27,10 +29,12 @@ def token(value: Any, deep: int = DEEP) -> Any:
     kind = type(value)
     if kind is str or kind is bool or kind is int or value is None:
         return kind, value
-    if isinstance(value, numbers.Number):
+    if isinstance(value, numbers.Number | np.generic | range):
         return kind, repr(value)
     if not deep:
         return kind, value
+    if isinstance(value, slice):
+        return kind, token((value.start, value.stop, value.step), deep - 1)
     if isinstance(value, tuple):
         return kind, tuple([token(x, deep - 1) for x in value])
     if isinstance(value, frozenset):
@@ -54,7 +58,7 @@ def _fields(value: Any) -> list[tuple[str, Any]]:
 def _hashable(value: Any) -> bool:
     try:
         hash(value)
-    except TypeError:
+    except (TypeError, ValueError):  # a list; a memoryview that can be written to
         return False
     return True
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -11,7 +11,7 @@ from shardwright.eager import Held, kind_of, source_line, tracing
 from shardwright.engines.mailbox import Mailbox
 from shardwright.errors import TraceError
 from shardwright.mesh import Mesh
-from shardwright.ops import OPS, Attrs, Rule
+from shardwright.ops import NO_ATTRS, OPS, Attrs, Rule
 from shardwright.plan import scalar_side
 from shardwright.program.local_tracing import LocalTrace, TracedLocal
 from shardwright.program.node import (
@@ -122,6 +122,17 @@ class Traced(Array):
         return f"The elements of {self.node.type} are not known while the program is traced ({source_line()})."
 
 
+class _Derived(NamedTuple):
+    """How an array was made from others while a function was traced: by an operation, or without a name by a move."""
+
+    result: Array  # kept, so that its id is its own
+    operands: tuple[Any, ...]
+    source: str
+    name: str = ""
+    attrs: Attrs = NO_ATTRS
+    pick: int = 0  # which of the operation's results
+
+
 class Trace:
     """One function being traced; a function inside it, of a loop, has a trace of its own that captures outer values."""
 
@@ -131,8 +142,18 @@ class Trace:
         self.mailbox = Mailbox()  # sends of tensors per device that wait for their recv
         self.constants: dict[Node, Array] = {}
         self.captured: dict[Node, Any] = {}  # inputs of an inner trace -> values from outside
+        self._derived: dict[int, _Derived] = {}  # by id: what ran while this outermost function was traced
+        self.looked_at: dict[int, Array] = {}  # arrays from outside whose elements it has seen
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._rules: dict[Any, tuple[Rule, tuple[Type, ...]]] = {}  # by operation, kinds of operands and attributes
+
+    @property
+    def root(self) -> "Trace":
+        """The outermost function that is being traced."""
+        at = self
+        while at.parent is not None:
+            at = at.parent
+        return at
 
     def recorder_of(self, x: Any) -> "Trace":
         """The function that is being traced now, if a value of this one may be used there."""
@@ -195,9 +216,67 @@ class Trace:
             )
         if self.parent is not None:  # the outermost function holds it, and reads it anew at every call
             return self._capture(x, Type(x.shape, x.dtype), id(x))
+        return self._derived_node(x) if id(x) in self._derived else self._constant(x)
+
+    def _constant(self, x: Array) -> Node:
         node = self.graph.add(Constant(id(x)), (), (Type(x.shape, x.dtype, x.sharding),))
         self.constants[node] = x
         return node
+
+    # -- what runs on arrays from outside ---------------------------------------------------------------------------
+
+    def ran(self, ready: Any, operands: Sequence[Any], results: Any) -> None:
+        """Notes an operation on arrays from outside, which ran: the program does it too if it needs the results."""
+        plan, several = ready.plan, isinstance(results, tuple)
+        for pick, result in enumerate(results if several else (results,)):
+            how = _Derived(result, tuple(operands), source_line(), plan.op.name, plan.attrs, pick)
+            self.root._derived[id(result)] = how
+
+    def moved(self, source: Array, result: Array) -> None:
+        """Notes an array from outside that was laid out in another way, or got another name."""
+        if source.mesh == result.mesh:
+            self.root._derived[id(result)] = _Derived(result, (source,), source_line())
+        else:
+            self.read(source)
+
+    def read(self, x: Array) -> None:
+        """Notes an array from outside whose elements the function looks at: once it changes, the function is traced anew."""
+        root = self.root
+        for y in root._sources(x):
+            if id(y) not in root._derived:
+                root.looked_at[id(y)] = y
+
+    def _sources(self, x: Array) -> list[Array]:
+        """The arrays from outside that an array was made from, and what was made from them: operands first, then `x`."""
+        order: dict[int, Array] = {}
+        stack = [(x, False)]
+        while stack:
+            at, done = stack.pop()
+            if done:
+                order[id(at)] = at
+            elif id(at) not in order:
+                stack.append((at, True))
+                if id(at) in self._derived:
+                    stack += [(y, False) for y in self._derived[id(at)].operands if isinstance(y, Array)]
+        return list(order.values())
+
+    def _derived_node(self, x: Array) -> Node:
+        """The node of a value that was made from arrays from outside."""
+        nodes: dict[int, Node] = {}
+        for y in self._sources(x):
+            how = self._derived.get(id(y))
+            if how is None:
+                nodes[id(y)] = self._constant(y)
+                continue
+            operands = [nodes[id(z)] if isinstance(z, Array) else z for z in how.operands]
+            if how.name:
+                node = self._apply(how.name, how.operands, operands, how.attrs, how.source)
+                nodes[id(y)] = self.graph.pick(node, how.pick)
+            elif how.operands[0].sharding == y.sharding:
+                nodes[id(y)] = operands[0]
+            else:
+                nodes[id(y)] = self.graph.add(Constrain(y.sharding, "reshard"), operands, operands[0].types, how.source)
+        return nodes[id(x)]
 
     def _capture(self, x: Any, kind: Type, key: int) -> Node:
         """The input that stands for a value from outside; as that value is now, whatever its variable becomes."""
@@ -212,15 +291,19 @@ class Trace:
 
     def record(self, name: str, operands: Sequence[Any], attrs: Attrs) -> Any:
         """An operation of the table."""
+        node = self._apply(name, operands, [self.node_of(x) for x in operands], attrs, source_line())
+        if len(node.types) == 1:
+            return self.value(node)
+        return tuple([self.value(self.graph.pick(node, i)) for i in range(len(node.types))])
+
+    def _apply(self, name: str, operands: Sequence[Any], nodes: Sequence[Any], attrs: Attrs, source: str) -> Node:
+        """The node of an operation on operands, given with their nodes."""
         key = (name, attrs.key, *[kind_of(x) if isinstance(x, Held) else type(x) for x in operands])
         known = self._rules.get(key)
         if known is None:
             known = self._rules[key] = _rule_of(name, [kind_of(x) for x in operands], attrs)
         rule, types = known
-        node = self.graph.add(Apply(name, attrs, rule), [self.node_of(x) for x in operands], types, source_line())
-        if len(types) == 1:
-            return self.value(node)
-        return tuple([self.value(self.graph.pick(node, i)) for i in range(len(types))])
+        return self.graph.add(Apply(name, attrs, rule), nodes, types, source)
 
     def make(self, name: str, sharding: Sharding, shape: tuple[int, ...], attrs: Attrs) -> Traced:
         """An operation without operands; a sharding that splits nothing leaves open where it lies."""

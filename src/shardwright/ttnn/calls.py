@@ -26,7 +26,8 @@ def operation(needs: str, *, host: bool = False) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         name = function.__name__
-        known = tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD)
+        signature = inspect.signature(function)
+        known = tuple(p.name for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD)
 
         @functools.wraps(function)
         def run(*args: Any, **options: Any) -> Any:
@@ -41,6 +42,7 @@ def operation(needs: str, *, host: bool = False) -> Callable[[F], F]:
                 error.args = (f"{name}: {error}",)
                 raise
             except (*FAULTS, AttributeError) as error:
+                _check_arguments(name, signature, args, options)
                 raise fatal(f"{name}({_shown(args, options)}) can't be computed on a device", needs) from error
             finally:
                 _running.reset(token)
@@ -58,6 +60,17 @@ def operation(needs: str, *, host: bool = False) -> Callable[[F], F]:
         return cast(F, run)
 
     return decorate
+
+
+def _check_arguments(name: str, signature: inspect.Signature, args: Any, options: dict[str, Any]) -> None:
+    """Raises an error for arguments that are missing, or are too many, given by position."""
+    try:
+        signature.bind(*args, **options)
+    except TypeError as error:
+        found = signature.parameters.values()
+        plain = ", ".join(p.name for p in found if p.kind is p.POSITIONAL_OR_KEYWORD)
+        named = ", ".join(p.name for p in found if p.kind is p.KEYWORD_ONLY)
+        raise fatal(f"{name}: {error}", f"It takes {plain}{f', and by name {named}' if named else ''}.") from error
 
 
 def _operands(values: Any) -> list[Tensor]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from shardwright.eager import source_line, user_depth
 from shardwright.sharding import Sharding
-from shardwright.ttnn.devices import MeshDevice
-from shardwright.ttnn.errors import TtnnWarning
+from shardwright.ttnn.devices import MeshDevice, MeshShape
+from shardwright.ttnn.errors import TtnnWarning, fatal
 from shardwright.ttnn.mapping import Composer, ListMeshToTensor, placements
 from shardwright.ttnn.record import (
     BATCH,
@@ -32,8 +32,12 @@ class Checklist:
     """
 
     def __init__(self, mesh_device: MeshDevice, shape: Any = None) -> None:
+        if not isinstance(mesh_device, MeshDevice):
+            raise fatal(
+                f"check takes a mesh device; got a {type(mesh_device).__name__}", "Give ttnn.check(mesh_device)."
+            )
         self.device = mesh_device.base
-        self.shape = None if shape is None else tuple(shape)
+        self.shape = None if shape is None else tuple(MeshShape(shape))
         self._record = self.device.records[0]
         self._final: list[Point] | None = None
 

@@ -3,10 +3,12 @@
 import contextlib
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
+
+import numpy as np
 
 from shardwright.hardware import presets
 from shardwright.mesh import Mesh
@@ -27,7 +29,11 @@ class MeshShape:
 
     def __init__(self, *sizes: Any) -> None:
         given = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-        self.sizes = tuple(int(n) for n in given)
+        numbers = tuple(given) if isinstance(given, Iterable) else (given,)
+        if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in numbers):
+            shown = ", ".join(map(repr, sizes))
+            raise fatal(f"{type(self).__name__}({shown}) is not made of integers", "Give one integer per mesh axis.")
+        self.sizes = tuple(map(int, numbers))
 
     def dims(self) -> int:
         """The number of mesh axes."""
