@@ -11,7 +11,7 @@ import torch
 
 import shardwright as sw
 import shardwright.numpy as snp
-from helpers import assert_same
+from helpers import assert_close, assert_same, is_exact
 from shardwright import P, nn
 from shardwright.engines import engine_of
 from shardwright.engines.torch.routes import grid_of
@@ -100,7 +100,11 @@ def test_scalars_of_numpy_have_dtypes_of_their_own(dtype, value):
     for function in functions:
         jitted = sw.sjit(lambda v, function=function: function(snp, v))
         for made in (function(snp, x), jitted(x)):
-            assert_same(made, function(np, host))
+            expected = function(np, host)
+            if is_exact(expected.dtype):
+                assert_same(made, expected)
+            else:  # functions of angles may differ in the last bit
+                assert_close(made, expected, roundings=2)
 
 
 def test_summands_halos_and_tensors_per_device():
