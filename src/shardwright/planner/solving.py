@@ -209,7 +209,9 @@ class Solver:
         where all inputs change place at once.
         """
         held, count = list(self.model.held.items()), len(self.tables.values)
-        ends = [self._solved(price, price).choice for price in (low, high)]
+        for price in (low, high) if not self.wide else ():  # else what was tried must do: each takes a linear programme
+            self._try(self._solved, price)
+        ends = [min(self.tried, key=lambda entry: entry[0] + price * entry[1])[2] for price in (low, high)]
         less, more = (np.array([some[choice[v]] for v, some in held], float) for choice in ends[::-1])
         guess = min(
             max(int(np.searchsorted(np.cumsum(more - less), budget - less.sum(), side="right")), 1), len(held) - 1
