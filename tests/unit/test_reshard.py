@@ -1,6 +1,7 @@
 """Plans to lay a tensor out anew: the cheapest there are, what they say, and what they refuse."""
 
 import itertools
+import math
 import tracemalloc
 
 import numpy as np
@@ -636,3 +637,25 @@ def test_of_alike_chains_that_with_the_cheaper_links_is_taken():
         ]  # what crosses nodes alone, while it is small
         plan = sw.plan_reshard((4096, 4096, 512), np.float32, mesh, P("z", slow, other), P(other, None, None))
         assert [step.axes for step in plan.steps] == [(other, "z"), (slow,), ("z",)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_between_thousands_of_devices_no_chain_is_quicker_than_the_plan(seed):
+    """Uneven shards of primes, more than 4,096 of a dim among them."""
+    rng, listed = np.random.default_rng(seed), 0
+    while listed < 2:
+        sizes = [int(n) for n in rng.choice([2, 8, 16, 64, 128], 3)]
+        if not 4096 < math.prod(sizes) <= 65536:
+            continue
+        kinds = [sw.Link(str(kind), float(rng.choice([1e9, 1e11]))) for kind in rng.choice(["ring", "switch"], 3)]
+        mesh = sw.Mesh(sizes, tuple("abc"), links=dict(zip("abc", kinds, strict=True)))
+        shape = tuple(int(n) for n in rng.choice([10007, 65537, 1048583], rng.integers(1, 3)))
+        specs = []
+        for _ in range(2):
+            dims: list[tuple[str, ...]] = [()] * len(shape)
+            for axis in rng.permutation(list("abc")).tolist():
+                dims[rng.integers(len(shape))] += (axis,) if rng.random() < 0.8 else ()
+            specs.append(P(*dims))
+        best, chain = (sw.plan_reshard(shape, np.float32, mesh, *specs, algorithm=a) for a in ("best", "portable"))
+        assert best.time <= chain.time * (1 + 1e-9), (mesh, shape, specs)
+        listed += any(max(map(len, step.result.offsets), default=0) > 4096 for step in chain.steps)

@@ -4,6 +4,7 @@ A slice cuts every shard by itself and a gather joins neighbours, so where shard
 of their number. A few devices are asked what they receive; the busiest of all receives no less.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from shardwright.mesh import Mesh
@@ -11,11 +12,14 @@ from shardwright.plan.route import Hop, State
 from shardwright.plan.steps import PRICED_AS
 from shardwright.sharding import DimLayout, Sharding, block_size, layout_of
 
+SOME = 8  # parts of a dim, at whose ends devices are asked
 Starts = Callable[[int], int]  # where a shard of a dim begins; the number after the last gives the end of the dim
 
 
-def least_time(start: Sharding, was: State, hops: Sequence[Hop], shape: tuple[int, ...], itemsize: int) -> float:
-    """Seconds that a chain takes at least, from a sharding with pieces `was`; what is exchanged after it is left out."""
+def least_time(
+    start: Sharding, was: State, hops: Sequence[Hop], target: Sharding, shape: tuple[int, ...], itemsize: int
+) -> float:
+    """Seconds that a chain takes at least, from a sharding with pieces `was`, with what is exchanged after it."""
     if start.partial or start.halo:
         return 0.0
     mesh, total = start.mesh, 0.0
@@ -31,6 +35,12 @@ def least_time(start: Sharding, was: State, hops: Sequence[Hop], shape: tuple[in
             received = max(_lacking(_boxes(mesh, was, before, at), _boxes(mesh, hop.state, after, at)) for at in some)
             total += mesh.fabric(hop.axes).seconds(PRICED_AS.get(hop.name, hop.name), received * itemsize)
         was, before = hop.state, after
+    wanted = [_starts(dim) for dim in layout_of(target, shape).dims]
+    lacks = max(
+        _lacking(_boxes(mesh, was, before, at), _boxes(mesh, was, wanted, at)) for at in _some_devices(mesh, was)
+    )
+    if lacks:
+        total += mesh.least_launch + lacks * itemsize * mesh.fabric(mesh.axis_names).least_pace
     return total * (1 - 1e-9)  # rounding must not make it more than the truth
 
 
@@ -64,6 +74,17 @@ def _receivers(mesh: Mesh, hop: Hop, group: int) -> Iterator[dict[str, int]]:
         coords = {}
         for piece in reversed(hop.axes):
             member, coords[piece] = divmod(member, mesh.axis(piece).size)
+        yield coords
+
+
+def _some_devices(mesh: Mesh, state: State) -> Iterator[dict[str, int]]:
+    """Some devices, as coordinates along the pieces that split dims: of every dim the first shard, the last, or one between."""
+    for part in range(SOME + 1):
+        coords = {}
+        for pieces in state:
+            shard = (math.prod([mesh.axis(piece).size for piece in pieces]) - 1) * part // SOME
+            for piece in reversed(pieces):
+                shard, coords[piece] = divmod(shard, mesh.axis(piece).size)
         yield coords
 
 

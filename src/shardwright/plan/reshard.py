@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,8 @@ from shardwright.sharding import P, Sharding, as_dtype, as_spec, check_partial, 
 Shape = tuple[int, ...]
 Ints = NDArray[np.int64]
 DType = np.dtype[Any]
-MOST_LISTED = 4096  # uneven shards of a dim on the way of a chain
+# Uneven shards of a dim on the way of a chain, and devices that a move is between: with more of both a chain is not looked at.
+FEW_SHARDS, FEW_DEVICES = 4096, 65536
 MOST_SHOWN = 16  # offsets of a dim in the text of a plan
 
 
@@ -415,16 +417,24 @@ class _Maker:
             return None
         steps: list[Step] = []
         start = self._bare(source, target, steps)
-        chains = [
-            self.followed(start, target, variant)
-            for hops in change.chains(further=within > 0)
-            if within == math.inf or self._lists_few(change, hops)
-            for variant in self._variants(change, start, hops)
-            if self._reduces_well(source, variant) and self._least_time(change, start, hops, variant) <= within
+        variants = [
+            (least, at, variant)
+            for at, (hops, variant) in enumerate(
+                (hops, variant)
+                for hops in change.chains(further=within > 0)
+                if within == math.inf or self._lists_few(change, hops)
+                for variant in self._variants(change, start, hops)
+                if self._reduces_well(source, variant)
+            )
+            if (least := self._least_time(change, start, target, variant)) <= within
         ]
-        if not chains:
-            return None
-        return (*steps, *(chains[0] if len(chains) == 1 else min(chains, key=_time)))
+        best: tuple[float, int, list[Step]] | None = None
+        for least, at, variant in sorted(variants, key=itemgetter(0)):
+            if best is not None and least > best[0]:
+                break
+            chain = self.followed(start, target, variant)
+            best = min(best or (math.inf, 0, chain), (_time(chain), at, chain), key=itemgetter(0, 1))
+        return None if best is None else (*steps, *best[2])
 
     def followed(self, start: Sharding, target: Sharding, hops: Sequence[Hop]) -> list[Step]:
         """The steps of a chain."""
@@ -438,7 +448,9 @@ class _Maker:
         return steps
 
     def _lists_few(self, change: Change, hops: Sequence[Hop]) -> bool:
-        """Whether uneven shards on the way, whose bounds are listed, are few enough."""
+        """Whether uneven shards on the way, whose bounds are listed, are few enough, or at least the devices."""
+        if change.product([*(change.held | change.wanted)]) <= FEW_DEVICES:
+            return True
         uneven = (
             change.product(axes)
             for hop in hops
@@ -446,11 +458,13 @@ class _Maker:
             for n, axes in zip(self.shape, hop.state, strict=True)
             if n % change.product(axes)
         )
-        return max(uneven, default=0) <= MOST_LISTED
+        return max(uneven, default=0) <= FEW_SHARDS
 
-    def _least_time(self, change: Change, start: Sharding, hops: Sequence[Hop], variant: Sequence[Hop]) -> float:
-        known = hops if any(hop.name == "regroup" for hop in variant) else variant
-        return least_time(start, change.before(hops), known, self.shape, self.dtype.itemsize)
+    def _least_time(self, change: Change, start: Sharding, target: Sharding, variant: Sequence[Hop]) -> float:
+        """Seconds that a chain takes at least; 0 where shards are regrouped, which is quickly built."""
+        if any(hop.name == "regroup" for hop in variant):
+            return 0.0
+        return least_time(start, change.before(variant), variant, target, self.shape, self.dtype.itemsize)
 
     def _variants(self, change: Change, start: Sharding, hops: Sequence[Hop]) -> list[Sequence[Hop]]:
         """A chain, with levels of links one after the other and at once."""

@@ -196,6 +196,8 @@ def are_blocks(cuts: tuple[int, ...], block: int) -> bool:
     if not block or cuts[1] != min(block, cuts[-1]):
         return not cuts[-1]
     full = cuts[-1] // block + 1
+    if cuts[full // 2] != full // 2 * block or cuts[full - 1] != (full - 1) * block:
+        return False  # most that are not are found without looking at all of them
     return cuts[:full] == tuple(range(0, full * block, block)) and cuts[full:] == cuts[-1:] * (len(cuts) - full)
 
 
