@@ -12,7 +12,7 @@ import shardwright as sw
 import shardwright.numpy as snp
 from shardwright import P, ShapeDtype
 from shardwright.errors import PlanError, ProgramError, ShardingError
-from shardwright.rules import TreePathShardingRule, match_sharding_rule
+from shardwright.rules import FSDPShardingRule, TreePathShardingRule, match_sharding_rule
 
 MESH = sw.Mesh(dp=2, tp=4, hardware="h100")
 LAYERS = 3
@@ -232,6 +232,13 @@ def test_hand_placements_are_compared_at_the_same_prices(plan):
     assert plan.compare({}).rows == (planned,)
 
 
+def test_rules_for_all_inputs_are_compared_beside_what_is_fixed(plan):
+    for rules in (FSDPShardingRule("dp"), TreePathShardingRule(("up$", P("dp")), (".", P()))):
+        (_, row) = plan.compare({"by hand": rules}).rows
+        same = sw.auto(mlp, MESH, X, weights(), rules=rules, fixed={"x": P("dp")})
+        assert (row.time, row.memory) == (same.time, same.memory)
+
+
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
@@ -314,6 +321,32 @@ def test_a_constraint_is_kept_by_a_plan():
     x = ShapeDtype((64, 64), "float32")
     rows = sw.auto(fn, MESH, x, x).explain().rows
     assert any("f32[64@tp,64@dp]" in row.results for row in rows)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        P(),
+        P("tp:(1)2"),
+        P(("tp", "dp")),
+        sw.Sharding(MESH, P("dp"), partial="tp"),
+        sw.Sharding(MESH, P("dp"), halo={0: 1}),
+    ],
+)
+def test_a_result_that_is_constrained_lies_there(there):
+    """To slice it more costs nothing, but users said where it is to lie."""
+
+    def fn(x, w):
+        return sw.with_sharding_constraint(x @ w, there), sw.with_sharding_constraint(x, there)
+
+    x = np.arange(64.0).reshape(8, 8)
+    plan = sw.auto(fn, MESH, x, x)
+    assert plan.certificate.check()
+    propagated = sw.sjit(fn, mesh=MESH)(x, x)
+    for results in (plan.sjit()(x, x), sw.sjit(fn, mesh=MESH, placement="search")(x, x)):
+        for result, expected in zip(results, propagated, strict=True):
+            assert result.sharding is expected.sharding
+            np.testing.assert_array_equal(np.asarray(result), np.asarray(expected))
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------

@@ -161,7 +161,8 @@ class Plan:
     def compare(self, placements: Mapping[str, Any]) -> Comparison:
         """Placements written by hand, each a rule or a mapping from names, under the same prices, beside this plan.
 
-        What they say nothing of is placed as well as can be. They may hold more than the plan may: the table says so.
+        What they say nothing of is placed as well as can be. What is fixed stays so under rules, as in `auto`; a mapping that
+        names it with another place is an error. Placements may hold more than the plan may: the table says so.
         """
         if not isinstance(placements, Mapping):
             raise PlanError(
@@ -173,6 +174,8 @@ class Plan:
                 fixed = _by_rules(rules, self._inputs, self.mesh)
             except ShardwrightError as error:
                 raise PlanError(f"{title}: {error}") from error
+            if isinstance(rules, ShardingRule):
+                fixed = {node: there for node, there in fixed.items() if node not in self._search.fixed}
             for node, there in fixed.items():
                 given = self._search.fixed.get(node)
                 if given is not None and given is not there:
