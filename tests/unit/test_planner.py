@@ -141,6 +141,25 @@ def test_rules_tell_layers_and_parameters_apart():
     assert match_sharding_rule(plan.rules("b"), {"b": shapes}, MESH)["b"]["w"].spec == P("dp", None)
 
 
+def test_rules_and_text_fold_the_numbers_in_names_with_dots():
+    tree = {f"layers.{n}.weight": ShapeDtype((64, 64), "float32") for n in range(4)}
+    fixed = {**dict.fromkeys((f"p/{name}" for name in tree), P()), "p/layers.2.weight": P("tp")}
+
+    def fn(x, p):
+        for w in p.values():
+            x = snp.tanh(x @ w)
+        return x
+
+    x = ShapeDtype((64, 64), "float32")
+    plan = sw.auto(fn, MESH, x, tree, fixed=fixed)
+    assert [pattern for pattern, _ in plan.rules("p").rules] == [
+        r"^(p/)?layers\.2\.weight$",
+        r"^(p/)?layers\.\d+\.weight$",
+    ]
+    assert sw.auto(fn, MESH, x, tree, rules=plan.rules()).places == plan.places
+    assert any(line.startswith("p/layers.*.weight: ") and line.endswith("(× 3)") for line in str(plan).splitlines())
+
+
 def test_rules_tell_a_parameter_from_what_is_left_of_a_longer_name():
     """Left out of p/w, the parameter's name leaves w, which is another input here."""
     x = ShapeDtype((64, 64), "float32")
@@ -474,6 +493,27 @@ def test_a_plan_needs_a_mesh_and_arrays():
         sw.auto(lambda n: n, MESH, 3)
     with pytest.raises(PlanError, match=r"plans for a function; got None in its place"):
         sw.auto(None, MESH, X)
+
+
+def test_tensors_per_device_are_where_they_are():
+    mesh = sw.Mesh(dp=2, tp=2)
+    parts, x = sw.PerDevice(mesh, [np.full(3, n) for n in range(4)]), np.ones((4, 4))
+    plan = sw.auto(lambda parts, x: (parts * 2, x @ x), mesh, parts, x)
+    assert plan.names == ("x",)
+    assert plan.shardings == (None, plan.places["x"])
+    assert plan.certificate.check()
+    assert "x: f64[4" in str(plan)
+    doubled, product = plan.sjit()(parts, x)
+    np.testing.assert_array_equal(doubled.values(), [np.full(3, 2 * n) for n in range(4)])
+    np.testing.assert_array_equal(np.asarray(product), np.full((4, 4), 4))
+    with pytest.raises(PlanError, match=r"no input 'parts'\. Its inputs are 'x'"):
+        plan.why_not("parts", P())
+    with pytest.raises(PlanError, match=r"no input 'parts'\. Its inputs are none"):
+        sw.auto(lambda parts: parts * 2, mesh, parts, fixed={"parts": P()})
+    with pytest.raises(
+        ProgramError, match=r"a program is on one mesh, Mesh\(a=4\), and an argument is on Mesh\(dp=2, tp=2\)"
+    ):
+        sw.auto(lambda parts: parts * 2, sw.Mesh(a=4), parts)
 
 
 def test_two_arrays_of_one_name_are_refused():

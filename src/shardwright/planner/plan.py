@@ -42,8 +42,8 @@ class Plan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the function's inputs."""
-        return tuple(self._call.names)
+        """The names of the function's inputs; tensors per device are where they are and have none."""
+        return tuple(self._inputs)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -61,14 +61,14 @@ class Plan:
 
     @cached_property
     def _inputs(self) -> dict[str, Node]:
-        return dict(zip(self._call.names, self._call.program.inputs, strict=True))
+        return _inputs_of(self._call)
 
     @property
     def shardings(self) -> Any:
         """The shardings as a tree like the arguments; None for arguments that are not arrays."""
         found: list[Any] = [None] * len(self._call.leaves)
-        for at, sharding in zip(self._call.arrays, self.places.values(), strict=True):
-            found[at] = sharding
+        for at, name in zip(self._call.arrays, self._call.names, strict=True):
+            found[at] = self.places.get(name)
         args, _ = unflatten(self._call.structure, found)
         return args
 
@@ -224,7 +224,7 @@ class Plan:
             if self._inputs[name] not in self._read:
                 continue
             kind = self._inputs[name].type
-            key = re.sub(r"(^|/)\d+(?=/|$)", r"\1*", name), describe(sharding, kind.shape, kind.dtype)
+            key = re.sub(r"(^|[/.])\d+(?=[/.]|$)", r"\1*", name), describe(sharding, kind.shape, kind.dtype)
             found[key] = found.get(key, 0) + 1
         return found
 
@@ -272,13 +272,10 @@ def auto(
     call = jit.traced(args, mesh)
     if not call.arrays:
         raise ProgramError(f"auto places the arrays that a function works on, and {jit.__name__} got none.")
-    inputs = dict(zip(call.names, call.program.inputs, strict=True))
-    if len(inputs) < len(call.names):
-        twice = next(name for name in inputs if call.names.count(name) > 1)
-        raise PlanError(f"Two arrays have the name {twice!r}, so it can't say where one lies: rename a key of theirs.")
+    inputs = _inputs_of(call)
     found = {
         node: s.for_shape(node.type.shape)
-        for node, s in zip(inputs.values(), call.placed, strict=True)
+        for node, s in zip(call.program.inputs, call.placed, strict=True)
         if s is not None
     }
     for name, spec in (fixed or {}).items():
@@ -315,6 +312,16 @@ PLACEMENTS["search"] = searched
 # -- names and rules --------------------------------------------------------------------------------------------------
 
 
+def _inputs_of(call: TracedCall) -> dict[str, Node]:
+    """The inputs that lie somewhere on the mesh, by name."""
+    twice = [name for name, count in Counter(call.names).items() if count > 1]
+    if twice:
+        raise PlanError(
+            f"Two arrays have the name {twice[0]!r}, so it can't say where one lies: rename a key of theirs."
+        )
+    return {name: x for name, x in zip(call.names, call.program.inputs, strict=True) if x.type.local is None}
+
+
 def _known(name: str, inputs: Mapping[str, Node]) -> Node:
     if not isinstance(name, str) or name not in inputs:
         raise PlanError(f"The function has no input {name!r}. Its inputs are {_listed(inputs)}.")
@@ -323,9 +330,9 @@ def _known(name: str, inputs: Mapping[str, Node]) -> Node:
 
 def _listed(names: Iterable[str]) -> str:
     """Names in words, of many the first."""
-    first, *more = [repr(name) for name in names]
-    shown = [first, *more[: MOST_NAMES - 1]]
-    return ", ".join(shown) + (f" and {len(more) + 1 - MOST_NAMES} more" if len(more) >= MOST_NAMES else "")
+    shown = [repr(name) for name in names]
+    more = f" and {len(shown) - MOST_NAMES} more" if len(shown) > MOST_NAMES else ""
+    return (", ".join(shown[:MOST_NAMES]) or "none") + more
 
 
 def _sharding(spec: Any, mesh: Mesh, node: Node, name: str) -> Sharding:
@@ -374,8 +381,8 @@ class _Leaf:
 
 
 def _pattern(path: str) -> str:
-    """A path as a regular expression in which numbers are any."""
-    return "/".join([r"\d+" if part.isdecimal() else re.escape(part) for part in path.split("/")])
+    """A path as a regular expression in which numbers are any; torch separates them by dots."""
+    return "".join([r"\d+" if part.isdecimal() else re.escape(part) for part in re.split("([/.])", path)])
 
 
 def rules_of(specs: "Mapping[str, P | Sharding]") -> "list[tuple[str, P | Sharding]]":

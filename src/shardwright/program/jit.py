@@ -227,10 +227,10 @@ class SJIT:
                 f"calls can't be told apart. Give a tuple instead of a list, or an array that is not static."
             )
 
-    def _mesh(self, leaves: Sequence[Any]) -> Mesh:
+    def _mesh(self, leaves: Sequence[Any], known: Mesh | None = None) -> Mesh:
         meshes = [leaf.mesh for leaf in leaves if isinstance(leaf, Array | PerDevice)]
         meshes += [leaf.sharding.mesh for leaf in leaves if isinstance(leaf, ShapeDtype) and leaf.sharding is not None]
-        mesh = self.mesh or (meshes[0] if meshes else None) or current_mesh()
+        mesh = known or self.mesh or (meshes[0] if meshes else None) or current_mesh()
         if mesh is None:
             raise ProgramError(
                 f"{self.__name__}: no argument is an Array, and no mesh is given. Give sjit(fn, mesh=…), or write `with mesh:` "
@@ -264,7 +264,8 @@ class SJIT:
 
     def traced(self, args: tuple[Any, ...], mesh: Mesh) -> TracedCall:
         """A call with such arguments, traced on a mesh and not laid out."""
-        return TracedCall(self, *self._wrapped(args, {}), mesh)
+        wrapped, named = self._wrapped(args, {})
+        return TracedCall(self, wrapped, named, self._mesh(flatten(wrapped)[0], mesh))
 
     def placed_by(self, placement: Callable[..., Program], mesh: Mesh) -> "SJIT":
         """The function with the same options on a mesh, laid out in another way."""
