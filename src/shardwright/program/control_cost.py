@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import NamedTuple
 
 from shardwright.errors import ImplicitGatherError
@@ -29,14 +30,15 @@ MOST = 24  # layouts of a loop or a choice that are looked at beside what is fix
 
 
 def controlled(program: Program, node: Node, fixed: Mapping[Node, Sharding]) -> tuple[ControlOption, ...]:
-    """The loop or choice as propagation lays it out: from what is fixed, and from each place of the largest values that it
-    reads, in turn. Values that nothing is said of are whole. The same from these places alone: what is fixed may be moved to
-    where the loop takes less, and layouts of a plan must remain when its places are fixed."""
+    """The loop or choice as propagation lays it out: from what is fixed, and from places of the values that it reads, one of
+    each in turn, the largest value first. Values that nothing is said of are whole. The same from these places alone: what is
+    fixed may be moved to where the loop takes less, and layouts of a plan must remain when its places are fixed."""
     by_size = sorted(dict.fromkeys(node.nodes), key=lambda x: -math.prod(x.type.shape) * x.type.dtype.itemsize)
-    alone: list[dict[Node, Sharding]] = [{}]
-    for value in by_size:
-        if value.type.sharding is None:
-            alone += [{value: there} for there in places(program.mesh, value.type.shape)]
+    open_values = [value for value in by_size if value.type.sharding is None]
+    turns = zip_longest(
+        *[[{value: there} for there in places(program.mesh, value.type.shape)] for value in open_values]
+    )
+    alone: list[dict[Node, Sharding]] = [{}, *[start for turn in turns for start in turn if start is not None]]
     led = [{**fixed, **more} for more in alone if fixed.keys().isdisjoint(more)]
     found: dict[tuple[Sharding, ...], ControlOption] = {}
     refused: ImplicitGatherError | None = None
