@@ -1,7 +1,7 @@
 """The command `shardwright plan`: the best placement of a function, what placements written by hand cost, rules to paste."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwright.cli_models import axes_of, built, check_no_inputs, imported, rules_in
@@ -35,7 +35,7 @@ def _plan(given: argparse.Namespace) -> int:
         rules, inputs = _of_module(model, args, rules, inputs)
     elif inputs is not None and not isinstance(inputs, Mapping):
         check_no_inputs(inputs)
-    fixed = {**(inputs or {}), **dict(_fixed(text) for text in given.fixed)}
+    fixed = {**(inputs or {}), **_fixed_by(given.fixed)}
     plan = auto(model, mesh, *args, memory=given.memory, fixed=fixed, rules=rules)
     print(plan)
     print()
@@ -60,6 +60,15 @@ def _of_module(model: Any, args: tuple[Any, ...], rules: Any, inputs: Any) -> tu
     if isinstance(inputs, P):
         inputs = dict.fromkeys((name for name in names if name not in weights), inputs)
     return rules, inputs
+
+
+def _fixed_by(texts: Sequence[str]) -> dict[str, P]:
+    """The places of inputs that options give, each at most one."""
+    found: dict[str, P] = {}
+    for name, spec in map(_fixed, texts):
+        if found.setdefault(name, spec) != spec:
+            raise PlanError(f"--fixed has {name!r} at {found[name]} and at {spec}: say one of them.")
+    return found
 
 
 def _fixed(text: str) -> tuple[str, P]:

@@ -159,6 +159,13 @@ def test_rules_by_the_names_of_parameters_are_those_of_explain(files, capsys):
     assert main(["explain", *command]) == 0
 
 
+def test_an_input_that_is_fixed_twice_is_refused(files, capsys):
+    command = ["plan", f"{files}/build.py:function", "--mesh", "dp=2,tp=2", "--fixed", "x=dp", "--fixed"]
+    assert main([*command, "x=dp"]) == 0
+    assert main([*command, "x=tp"]) == 1
+    assert "--fixed has 'x' at P('dp') and at P('tp'): say one of them." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["explain", "plan"])
 @pytest.mark.parametrize(
     ("build", "mesh", "text"),

@@ -12,7 +12,7 @@ import shardwright as sw
 import shardwright.numpy as snp
 from shardwright import P, ShapeDtype
 from shardwright.errors import PlanError, ProgramError, ShardingError
-from shardwright.rules import TreePathShardingRule, match_sharding_rule
+from shardwright.rules import FSDPShardingRule, TreePathShardingRule, match_sharding_rule
 
 MESH = sw.Mesh(dp=2, tp=4, hardware="h100")
 LAYERS = 3
@@ -141,6 +141,60 @@ def test_rules_tell_layers_and_parameters_apart():
     assert match_sharding_rule(plan.rules("b"), {"b": shapes}, MESH)["b"]["w"].spec == P("dp", None)
 
 
+def test_rules_and_text_fold_the_numbers_in_names_with_dots():
+    tree = {f"layers.{n}.weight": ShapeDtype((64, 64), "float32") for n in range(4)}
+    fixed = {**dict.fromkeys((f"p/{name}" for name in tree), P()), "p/layers.2.weight": P("tp")}
+
+    def fn(x, p):
+        for w in p.values():
+            x = snp.tanh(x @ w)
+        return x
+
+    x = ShapeDtype((64, 64), "float32")
+    plan = sw.auto(fn, MESH, x, tree, fixed=fixed)
+    assert [pattern for pattern, _ in plan.rules("p").rules] == [
+        r"^(p/)?layers\.2\.weight$",
+        r"^(p/)?layers\.\d+\.weight$",
+    ]
+    assert sw.auto(fn, MESH, x, tree, rules=plan.rules()).places == plan.places
+    assert any(line.startswith("p/layers.*.weight: ") and line.endswith("(× 3)") for line in str(plan).splitlines())
+
+
+def test_rules_tell_a_parameter_from_what_is_left_of_a_longer_name():
+    """Left out of p/w, the parameter's name leaves w, which is another input here."""
+    x = ShapeDtype((64, 64), "float32")
+    for first, second, fixed in (
+        ({"w": x}, x, {"p/w": P("dp"), "w": P("tp")}),
+        ({"w": {"w": x}}, {"w": x}, {"p/w/w": P("dp"), "w/w": P("tp")}),
+    ):
+        plan = sw.auto(lambda p, w: leaf(p) @ leaf(w), MESH, first, second, fixed=fixed)
+        assert sw.auto(lambda p, w: leaf(p) @ leaf(w), MESH, first, second, rules=plan.rules()).places == plan.places
+
+
+def leaf(tree):
+    return sw.trees.flatten(tree)[0][0]
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        sw.Sharding(MESH, P("dp"), partial="tp"),
+        sw.Sharding(MESH, P("dp"), halo={0: 1}),
+        sw.Sharding(MESH, P("dp"), offsets={0: (0, 100, 512)}),
+    ],
+)
+def test_rules_and_errors_have_all_of_a_sharding(there):
+    """A spec alone says nothing of partial axes, halos and offsets."""
+    plan = sw.auto(mlp, MESH, X, weights(1), fixed={"x": there})
+    assert plan.places["x"] is there.for_shape(X.shape)
+    assert sw.auto(mlp, MESH, X, weights(1), rules=plan.rules()).places == plan.places
+    with pytest.raises(PlanError, match=r"'x' is fixed at Sharding\(.*(partial|halo|offsets)="):
+        plan.why_not("x", P("dp"))
+    given = ShapeDtype(X.shape, X.dtype, there)
+    with pytest.raises(PlanError, match=r"'x' comes as Sharding\(.* and is fixed at P\('dp', None\): say one"):
+        sw.auto(mlp, MESH, given, weights(1), fixed={"x": P("dp")})
+
+
 def test_what_no_rule_matches_is_open():
     rules = TreePathShardingRule((r"up$", P("tp")))
     plan = sw.auto(mlp, MESH, X, weights(), rules=rules, fixed={"x": P("dp")})
@@ -197,6 +251,13 @@ def test_hand_placements_are_compared_at_the_same_prices(plan):
     assert plan.compare({}).rows == (planned,)
 
 
+def test_rules_for_all_inputs_are_compared_beside_what_is_fixed(plan):
+    for rules in (FSDPShardingRule("dp"), TreePathShardingRule(("up$", P("dp")), (".", P()))):
+        (_, row) = plan.compare({"by hand": rules}).rows
+        same = sw.auto(mlp, MESH, X, weights(), rules=rules, fixed={"x": P("dp")})
+        assert (row.time, row.memory) == (same.time, same.memory)
+
+
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +274,40 @@ def test_a_planned_program_runs_on_engines(engine):
     assert [layout.sharding for layout in lowered.layouts] == list(plan.places.values())
     other = step.lower(*host_arguments(7))
     assert other.layouts[0].sharding.spec == P("dp", None)
+
+
+def test_the_planned_program_of_a_jitted_function_keeps_its_options():
+    def fn(x, w, n):
+        return sw.with_sharding_annotation(x @ w, "hidden") * int(n)  # n is a NumPy scalar: known only if it is static
+
+    jitted = sw.sjit(
+        fn, mesh=MESH, out_shardings=P(None, "tp"), static_argnums=2, annotation_shardings={"hidden": P("tp", "dp")}
+    )
+    rng = np.random.default_rng(0)
+    for rows in (8, 6):  # as planned, and another batch
+        x, w = rng.normal(size=(rows, 12)), rng.normal(size=(12, 16))
+        plan = sw.auto(jitted, MESH, rng.normal(size=(8, 12)), w, np.int64(3))
+        result = plan.sjit()(x, w, np.int64(3))
+        assert result.sharding.spec == P(None, "tp")
+        np.testing.assert_allclose(np.asarray(result), 3 * (x @ w), rtol=1e-10)
+        assert "f64[8@tp,16@dp]" in str(plan.explain().full())
+    assert plan.shardings[2] is None
+
+
+def test_a_jitted_method_is_planned_with_its_options():
+    class Model:
+        def __init__(self):
+            self.w = np.eye(8)
+
+        def apply(self, x):
+            return x @ self.w
+
+        apply = sw.sjit(apply, out_shardings=P("tp"))
+
+    plan = sw.auto(Model().apply, MESH, np.ones((8, 8)))  # which keeps the object
+    gc.collect()
+    assert plan.names == ("x",)
+    assert plan.sjit()(np.ones((8, 8))).sharding.spec == P("tp", None)
 
 
 def test_arrays_that_lie_elsewhere_are_moved_to_where_the_plan_has_them():
@@ -245,6 +340,32 @@ def test_a_constraint_is_kept_by_a_plan():
     x = ShapeDtype((64, 64), "float32")
     rows = sw.auto(fn, MESH, x, x).explain().rows
     assert any("f32[64@tp,64@dp]" in row.results for row in rows)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        P(),
+        P("tp:(1)2"),
+        P(("tp", "dp")),
+        sw.Sharding(MESH, P("dp"), partial="tp"),
+        sw.Sharding(MESH, P("dp"), halo={0: 1}),
+    ],
+)
+def test_a_result_that_is_constrained_lies_there(there):
+    """To slice it more costs nothing, but users said where it is to lie."""
+
+    def fn(x, w):
+        return sw.with_sharding_constraint(x @ w, there), sw.with_sharding_constraint(x, there)
+
+    x = np.arange(64.0).reshape(8, 8)
+    plan = sw.auto(fn, MESH, x, x)
+    assert plan.certificate.check()
+    propagated = sw.sjit(fn, mesh=MESH)(x, x)
+    for results in (plan.sjit()(x, x), sw.sjit(fn, mesh=MESH, placement="search")(x, x)):
+        for result, expected in zip(results, propagated, strict=True):
+            assert result.sharding is expected.sharding
+            np.testing.assert_array_equal(np.asarray(result), np.asarray(expected))
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -317,6 +438,7 @@ ERRORS = [
     ({"fixed": {"x": None}}, r"'x': None is not a spec"),
     ({"fixed": {"x": sw.Sharding(sw.Mesh(dp=2), P("dp"))}}, r"'x': it is on Mesh\(dp=2\), not on"),
     ({"overlap": "some"}, r"The overlap 'some' is unknown\. Use one of 'none', 'ideal'"),
+    ({"fixed": [("x", P())]}, r"fixed has shardings by name, such as \{'ids': P\('dp'\)\}; got \[\('x'"),
     ({"memory": "80GB"}, r"a positive number such as 80e9; got '80GB'"),
     ({"memory": -1}, r"a positive number such as 80e9; got -1"),
     ({"rules": 5}, r"Rules are a sharding rule, or a mapping from names to P\(…\); got 5"),
@@ -353,6 +475,13 @@ def test_contradictions_are_refused(plan):
         plan.compare({"mine": {"x": P("tp")}})
     with pytest.raises(PlanError, match=r"no input 'z'"):
         plan.why_not("z", P())
+    with pytest.raises(PlanError, match=r"no input \['x'\]"):
+        plan.why_not(["x"], P())
+    with pytest.raises(PlanError, match=r"compare takes rules by title, such as .*; got 'megatron'"):
+        plan.compare("megatron")
+    with pytest.raises(PlanError, match=r"mine: The rules match no input"):
+        plan.compare({"mine": TreePathShardingRule(("nothing", P()))})
+    assert str(plan.compare({1: {}})).splitlines()[2].startswith("1 ")
     with pytest.raises(PlanError, match=r"is jitted for Mesh\(dp=8\); it can't be planned for Mesh\(dp=2, tp=4"):
         sw.auto(sw.sjit(mlp, mesh=sw.Mesh(dp=8)), MESH, X, weights())
 
@@ -362,6 +491,46 @@ def test_a_plan_needs_a_mesh_and_arrays():
         sw.auto(mlp, X, weights())
     with pytest.raises(ProgramError, match=r"places the arrays that a function works on, and <lambda> got none"):
         sw.auto(lambda n: n, MESH, 3)
+    with pytest.raises(PlanError, match=r"plans for a function; got None in its place"):
+        sw.auto(None, MESH, X)
+
+
+def test_tensors_per_device_are_where_they_are():
+    mesh = sw.Mesh(dp=2, tp=2)
+    parts, x = sw.PerDevice(mesh, [np.full(3, n) for n in range(4)]), np.ones((4, 4))
+    plan = sw.auto(lambda parts, x: (parts * 2, x @ x), mesh, parts, x)
+    assert plan.names == ("x",)
+    assert plan.shardings == (None, plan.places["x"])
+    assert plan.certificate.check()
+    assert "x: f64[4" in str(plan)
+    doubled, product = plan.sjit()(parts, x)
+    np.testing.assert_array_equal(doubled.values(), [np.full(3, 2 * n) for n in range(4)])
+    np.testing.assert_array_equal(np.asarray(product), np.full((4, 4), 4))
+    with pytest.raises(PlanError, match=r"no input 'parts'\. Its inputs are 'x'"):
+        plan.why_not("parts", P())
+    with pytest.raises(PlanError, match=r"no input 'parts'\. Its inputs are none"):
+        sw.auto(lambda parts: parts * 2, mesh, parts, fixed={"parts": P()})
+    with pytest.raises(
+        ProgramError, match=r"a program is on one mesh, Mesh\(a=4\), and an argument is on Mesh\(dp=2, tp=2\)"
+    ):
+        sw.auto(lambda parts: parts * 2, sw.Mesh(a=4), parts)
+
+
+def test_two_arrays_of_one_name_are_refused():
+    x = ShapeDtype((8, 8), "float32")
+    for tree in ({"a/b": x, "a": {"b": x}}, {"1": x, 1: x}):
+        with pytest.raises(PlanError, match=r"Two arrays have the name 'p/(a/b|1)', so .*: rename a key"):
+            sw.auto(lambda p: leaf(p), MESH, tree)
+    step = sw.sjit(lambda p: p["1"] @ p[1], mesh=MESH, placement="search")  # no name is needed
+    np.testing.assert_array_equal(np.asarray(step({"1": np.eye(8), 1: 2 * np.eye(8)})), 2 * np.eye(8))
+
+
+def test_arrays_without_elements_are_planned():
+    x, w = np.ones((0, 8)), np.ones((8, 4))  # four rows are fewer than devices: moves of w are of unlike blocks
+    for a, b in ((x, w), (w.T, x.T)):
+        plan = sw.auto(snp.matmul, MESH, a, b)
+        assert plan.certificate.check()
+        assert np.asarray(plan.sjit()(a, b)).shape == (a @ b).shape
 
 
 def test_many_names_are_listed_in_part():

@@ -145,6 +145,24 @@ def test_a_certificate_of_another_program_is_rejected(plan):
     rejects(certificate, program=plan.found.program, fixed=plan.found.fixed)
 
 
+def test_a_certificate_with_places_of_other_outputs_or_meshes_is_rejected(plan):
+    certificate = plan.certificate
+    other = sw.Sharding(sw.Mesh(dp=2), P())
+    (node, *_) = certificate.fixed or certificate.program.inputs
+    for changes, message in (
+        ({"outputs": ()}, r"has 0 places of outputs, and the program has \d"),
+        ({"outputs": (other, *certificate.outputs[1:])}, r"has a place on Mesh\(dp=2\), and the program is on Mesh\("),
+        ({"fixed": {**certificate.fixed, node: other}}, r"has a place on Mesh\(dp=2\)"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            replace(certificate, **changes).check()
+
+
+def test_more_bytes_than_64_bits_count_have_a_certificate():
+    x, w = ShapeDtype((10**12, 10**9), "float32"), ShapeDtype((10**9, 8), "float32")
+    assert sw.auto(lambda x, w: x @ w, sw.Mesh(a=2, b=2), x, w, memory=float("inf")).certificate.check()
+
+
 def test_every_certificate_of_a_wide_program_holds(monkeypatch):
     """Where tables would be too large, dead ends and the linear programme are part of the proof."""
     from shardwright.planner import remaining, solving

@@ -34,3 +34,14 @@ def test_a_plan_of_a_random_program(seed):
     assert rows[2].time == pytest.approx(plan.time, rel=1e-12)
     if not program.controlled:  # loops are laid out by propagation, which fixed inputs lead
         assert rows[1].time >= plan.time * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("seed", [108, 110, 128])
+def test_the_rules_of_a_plan_with_loops_or_choices_reproduce_it(seed):
+    """The layouts of a loop or a choice are the same, or more, where all inputs are fixed."""
+    program = RandomProgram(seed, control=True)
+    for fixed in ({}, program.some_places(0.4)):
+        plan = sw.auto(program.function(), program.mesh, *program.abstract(), fixed=fixed)
+        again = sw.auto(program.function(), program.mesh, *program.abstract(), rules=plan.rules())
+        assert again.places == plan.places
+        assert again.time == pytest.approx(plan.time, rel=1e-12)

@@ -214,6 +214,27 @@ def test_in_little_memory_weights_are_spread_over_all_devices_and_gathered(name,
     assert sum(row.collective.startswith("all_gather") and "dp" in row.collective for row in moved) >= 7 * LAYERS
 
 
+def test_a_loop_over_layers_is_laid_out_by_its_batch_too():
+    """The stacked weights are larger than the batch, which must have its turn."""
+
+    def net(x, layers):
+        return sw.scan(lambda h, w: (h + snp.tanh(h @ w["up"]) @ w["down"], None), x, layers)[0]
+
+    x, layers = (
+        ShapeDtype((4096, 1024), "float32"),
+        {"up": ShapeDtype((8, 1024, 4096), "float32"), "down": ShapeDtype((8, 4096, 1024), "float32")},
+    )
+    mesh = sw.Mesh(dp=2, tp=4, hardware="h100")
+    plan = sw.auto(net, mesh, x, layers)
+    assert plan.certificate.check()
+    for spec in (P("dp"), P("tp"), P(("dp", "tp"))):
+        assert plan.time <= sw.auto(net, mesh, x, layers, fixed={"x": spec}).time * (1 + 1e-9)
+    for row in plan.compare(
+        {"batch": {"x": P("dp")}, "columns": {"x": P("dp"), "layers/up": P(None, None, "tp")}}
+    ).rows:
+        assert row.time >= plan.bound * (1 - 1e-9)
+
+
 def test_equal_layers_of_a_decoder_are_placed_alike(free, within):
     for found in (free.found, *(best for _, best in within.values())):
         for name in SHAPES:

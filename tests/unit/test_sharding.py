@@ -124,6 +124,8 @@ def test_bad_notation(text, message):
         (lambda: Sharding(MESH, P("data"), partial="data"), r"P\('data'\) with partial=\('data',\) uses axis 'data' 2"),
         (lambda: Sharding(MESH, P("model", "model:(1)2")), r"uses axis 'model' 2 times"),
         (lambda: Sharding(MESH, "data"), r"'data' is not a spec. Write P\('data'\)"),
+        (lambda: Sharding(MESH, {"data", "model"}), r"is not a spec"),  # sets and mappings have no order of dims
+        (lambda: Sharding(MESH, {"x": P("data")}), r"is not a spec"),
         (lambda: Sharding(P("data"), MESH), r"is not a spec|begins with a Mesh"),
         (lambda: Sharding("m", P()), r"A Sharding begins with a Mesh; got 'm'"),
         (lambda: Sharding(MESH, P(), reduction="mean"), r"Reduction 'mean' is unknown. Use one of sum, max"),

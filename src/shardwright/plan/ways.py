@@ -65,7 +65,7 @@ class Way(NamedTuple):
                 total += min([f.seconds(to, received) for f in links for to in ("exchange", "permute")])
             elif kind == SHORT:
                 state = after if name in ("all_gather", "all_to_all") else before
-                idle = math.prod([max(1.0, split / n) for n, split in zip(shape, state, strict=False)])
+                idle = math.prod([max(1.0, split / max(n, 1)) for n, split in zip(shape, state, strict=False)])
                 total += fabric.seconds(name, idle * part * size)
             else:
                 total += UNEQUAL * fabric.seconds(name, part * size)

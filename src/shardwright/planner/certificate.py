@@ -57,6 +57,7 @@ class Certificate:
         """True if the bound holds; PlanError says which step does not."""
         if not self.price >= 0:
             raise PlanError(f"The certificate has a price of memory of {self.price} s a byte, which is negative.")
+        self._about_program()
         checker = _Checker(self)
         proved = checker.proved()
         rounding = 2 * len(checker.costs.scopes) * self.unit  # every cost counts in whole units
@@ -67,6 +68,15 @@ class Certificate:
                 f"The certificate claims that no plan takes less than {self.bound} s, and proves {proved} s."
             )
         return True
+
+    def _about_program(self) -> None:
+        """Raises if there are places for other outputs than the program's, or on another mesh."""
+        mesh, count = self.program.mesh, len(self.program.outputs)
+        if len(self.outputs) != count:
+            raise PlanError(f"The certificate has {len(self.outputs)} places of outputs, and the program has {count}.")
+        for there in (*self.fixed.values(), *self.outputs):
+            if there is not None and there.mesh != mesh:
+                raise PlanError(f"The certificate has a place on {there.mesh}, and the program is on {mesh}.")
 
 
 class _Checker:

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from shardwright.planner.searching import ROUNDING, Found
 from shardwright.program.rows import duration, size
-from shardwright.sharding import P
+from shardwright.sharding import P, Sharding
 
 MOST_STEPS = 5  # that are printed
 
@@ -15,7 +15,7 @@ class Other:
     """The best plan with one input elsewhere, against the best plan."""
 
     name: str
-    spec: P
+    spec: P | Sharding
     found: Found
     best: Found
 

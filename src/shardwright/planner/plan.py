@@ -1,18 +1,19 @@
 """`auto` and `Plan`: the best placement of a function's arguments and of all that is computed from them, with its proof."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Real
 from typing import Any
 
-from shardwright.errors import PlanError, ProgramError, ShardingError
+from shardwright.errors import PlanError, ProgramError, ShardingError, ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.plan import Option
 from shardwright.planner.certificate import Certificate
 from shardwright.planner.comparing import Comparison, Other, Standing
 from shardwright.planner.searching import Found, Search
-from shardwright.program import SJIT, Explanation, sjit
+from shardwright.program import SJIT, Bound, Explanation, sjit
 from shardwright.program.lowered import TracedCall
 from shardwright.program.lowering import PLACEMENTS
 from shardwright.program.node import Node, Program
@@ -32,10 +33,8 @@ class Plan:
     Names are those of parameters, then the path inside: `params/layers/0/wo`.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], mesh: Mesh, call: TracedCall, search: Search, overlap: str
-    ) -> None:
-        self.function, self.mesh, self.overlap = function, mesh, overlap
+    def __init__(self, jit: SJIT, mesh: Mesh, call: TracedCall, search: Search, overlap: str) -> None:
+        self._jit, self.mesh, self.overlap = jit, mesh, overlap
         self._call, self._search = call, search
         self.found: Found = search.best()
 
@@ -43,8 +42,8 @@ class Plan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the function's inputs."""
-        return tuple(self._call.names)
+        """The names of the function's inputs; tensors per device are where they are and have none."""
+        return tuple(self._inputs)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -62,14 +61,14 @@ class Plan:
 
     @cached_property
     def _inputs(self) -> dict[str, Node]:
-        return dict(zip(self._call.names, self._call.program.inputs, strict=True))
+        return _inputs_of(self._call)
 
     @property
     def shardings(self) -> Any:
         """The shardings as a tree like the arguments; None for arguments that are not arrays."""
         found: list[Any] = [None] * len(self._call.leaves)
-        for at, sharding in zip(self._call.arrays, self.places.values(), strict=True):
-            found[at] = sharding
+        for at, name in zip(self._call.arrays, self._call.names, strict=True):
+            found[at] = self.places.get(name)
         args, _ = unflatten(self._call.structure, found)
         return args
 
@@ -85,7 +84,7 @@ class Plan:
                 f"The function has no parameter {parameter!r} with arrays. It has {', '.join(map(repr, heads))}."
             )
         wanted = heads if parameter is None else [parameter]
-        places = {name: s.spec for name, s in self.places.items() if name.partition("/")[0] in wanted}
+        places = {name: _written(s) for name, s in self.places.items() if name.partition("/")[0] in wanted}
         return TreePathShardingRule(*rules_of(places))
 
     @cached_property
@@ -150,35 +149,47 @@ class Plan:
         there = _sharding(spec, self.mesh, node, name)
         given = self._search.fixed.get(node)
         if given is not None and given is not there:
-            raise PlanError(f"{name!r} is fixed at {given.spec}: another place for it can't be asked about.")
+            raise PlanError(f"{name!r} is fixed at {_written(given)}: another place for it can't be asked about.")
         other = self._search.best({node: there})
         better = self._search.reconsidered(self.found, other, {node: there})
         if better is not self.found:
             self.found = better
             for known in ("places", "certificate", "_least_compute"):
                 self.__dict__.pop(known, None)
-        return Other(name, there.spec, other, self.found)
+        return Other(name, _written(there), other, self.found)
 
     def compare(self, placements: Mapping[str, Any]) -> Comparison:
         """Placements written by hand, each a rule or a mapping from names, under the same prices, beside this plan.
 
-        What they say nothing of is placed as well as can be. They may hold more than the plan may: the table says so.
+        What they say nothing of is placed as well as can be. What is fixed stays so under rules, as in `auto`; a mapping that
+        names it with another place is an error. Placements may hold more than the plan may: the table says so.
         """
+        if not isinstance(placements, Mapping):
+            raise PlanError(
+                f"compare takes rules by title, such as {{'megatron': rules, 'fsdp': {{'w': P('dp')}}}}; got {placements!r}."
+            )
         rows = [Standing.of("planned", self.found)]
         for title, rules in placements.items():
-            fixed = _by_rules(rules, self._inputs, self.mesh)
+            try:
+                fixed = _by_rules(rules, self._inputs, self.mesh)
+            except ShardwrightError as error:
+                raise PlanError(f"{title}: {error}") from error
+            if isinstance(rules, ShardingRule):
+                fixed = {node: there for node, there in fixed.items() if node not in self._search.fixed}
             for node, there in fixed.items():
                 given = self._search.fixed.get(node)
                 if given is not None and given is not there:
                     name = self._search.names[node]
-                    raise PlanError(f"{title}: {name!r} is fixed at {given.spec}, and the rules have {there.spec}.")
-            rows.append(Standing.of(title, self._search.unlimited.best(fixed)))
+                    raise PlanError(
+                        f"{title}: {name!r} is fixed at {_written(given)}, and the rules have {_written(there)}."
+                    )
+            rows.append(Standing.of(str(title), self._search.unlimited.best(fixed)))
         return Comparison(tuple(rows), self.bound, self._search.limit)
 
     def sjit(self) -> SJIT:
         """The planned program: arguments like those it was planned for run it, others are planned anew with the same
-        shardings where they have them."""
-        return sjit(self.function, mesh=self.mesh, placement=self._lowering)
+        shardings where they have them. A jitted function keeps its options."""
+        return self._jit.placed_by(self._lowering, self.mesh)
 
     def _lowering(self, program: Program, placed: Sequence[Any], outputs: Sequence[Any]) -> Program:
         mine = self._call.program
@@ -213,7 +224,7 @@ class Plan:
             if self._inputs[name] not in self._read:
                 continue
             kind = self._inputs[name].type
-            key = re.sub(r"(^|/)\d+(?=/|$)", r"\1*", name), describe(sharding, kind.shape, kind.dtype)
+            key = re.sub(r"(^|[/.])\d+(?=[/.]|$)", r"\1*", name), describe(sharding, kind.shape, kind.dtype)
             found[key] = found.get(key, 0) + 1
         return found
 
@@ -247,35 +258,43 @@ def auto(
         raise PlanError(f"The overlap {overlap!r} is unknown. Use one of {', '.join(map(repr, OVERLAPS))}.")
     if not isinstance(mesh, Mesh):
         raise PlanError(f"auto(fn, mesh, *args) plans for a mesh; got {mesh!r} in its place.")
+    if not callable(fn):
+        raise PlanError(f"auto(fn, mesh, *args) plans for a function; got {fn!r} in its place.")
+    if fixed is not None and not isinstance(fixed, Mapping):
+        raise PlanError(f"fixed has shardings by name, such as {{'ids': P('dp')}}; got {fixed!r}.")
     if memory is not None and (not isinstance(memory, Real) or not memory > 0):
         raise PlanError(f"memory is how many bytes a device may hold, a positive number such as 80e9; got {memory!r}.")
     if hasattr(fn, "planned"):  # an imported model: its parameters come first
         fn, args, _ = fn.planned(*args)
-    jit = fn if isinstance(fn, SJIT) else sjit(fn, mesh=mesh)
+    jit = fn.owned() if isinstance(fn, Bound) else fn if isinstance(fn, SJIT) else sjit(fn, mesh=mesh)
     if jit.mesh is not None and jit.mesh != mesh:
         raise PlanError(f"The function is jitted for {jit.mesh}; it can't be planned for {mesh}.")
-    call = TracedCall(jit, args, {}, mesh)
+    call = jit.traced(args, mesh)
     if not call.arrays:
         raise ProgramError(f"auto places the arrays that a function works on, and {jit.__name__} got none.")
-    inputs = dict(zip(call.names, call.program.inputs, strict=True))
+    inputs = _inputs_of(call)
     found = {
         node: s.for_shape(node.type.shape)
-        for node, s in zip(inputs.values(), call.placed, strict=True)
+        for node, s in zip(call.program.inputs, call.placed, strict=True)
         if s is not None
     }
     for name, spec in (fixed or {}).items():
         node = _known(name, inputs)
         there = _sharding(spec, mesh, node, name)
         if found.get(node, there) is not there:
-            raise PlanError(f"{name!r} comes as {found[node].spec} and is fixed at {there.spec}: say one of them.")
+            raise PlanError(
+                f"{name!r} comes as {_written(found[node])} and is fixed at {_written(there)}: say one of them."
+            )
         found[node] = there
     for node, there in _by_rules(rules, inputs, mesh).items():
         if found.get(node, there) is not there and node not in {_known(n, inputs) for n in (fixed or {})}:
             name = next(name for name, known in inputs.items() if known is node)
-            raise PlanError(f"{name!r} comes as {found[node].spec}, and the rules have {there.spec}: say one of them.")
+            raise PlanError(
+                f"{name!r} comes as {_written(found[node])}, and the rules have {_written(there)}: say one of them."
+            )
         found.setdefault(node, there)
     limit = mesh.hardware.chip.memory if memory is None else float(memory)
-    return Plan(jit.function, mesh, call, Search(call.program, found, call.out_shardings, limit), overlap)
+    return Plan(jit, mesh, call, Search(call.program, found, call.out_shardings, limit), overlap)
 
 
 def searched(
@@ -293,17 +312,27 @@ PLACEMENTS["search"] = searched
 # -- names and rules --------------------------------------------------------------------------------------------------
 
 
+def _inputs_of(call: TracedCall) -> dict[str, Node]:
+    """The inputs that lie somewhere on the mesh, by name."""
+    twice = [name for name, count in Counter(call.names).items() if count > 1]
+    if twice:
+        raise PlanError(
+            f"Two arrays have the name {twice[0]!r}, so it can't say where one lies: rename a key of theirs."
+        )
+    return {name: x for name, x in zip(call.names, call.program.inputs, strict=True) if x.type.local is None}
+
+
 def _known(name: str, inputs: Mapping[str, Node]) -> Node:
-    if name not in inputs:
+    if not isinstance(name, str) or name not in inputs:
         raise PlanError(f"The function has no input {name!r}. Its inputs are {_listed(inputs)}.")
     return inputs[name]
 
 
 def _listed(names: Iterable[str]) -> str:
     """Names in words, of many the first."""
-    first, *more = [repr(name) for name in names]
-    shown = [first, *more[: MOST_NAMES - 1]]
-    return ", ".join(shown) + (f" and {len(more) + 1 - MOST_NAMES} more" if len(more) >= MOST_NAMES else "")
+    shown = [repr(name) for name in names]
+    more = f" and {len(shown) - MOST_NAMES} more" if len(shown) > MOST_NAMES else ""
+    return (", ".join(shown[:MOST_NAMES]) or "none") + more
 
 
 def _sharding(spec: Any, mesh: Mesh, node: Node, name: str) -> Sharding:
@@ -314,6 +343,11 @@ def _sharding(spec: Any, mesh: Mesh, node: Node, name: str) -> Sharding:
         return sharding.for_shape(node.type.shape)
     except ShardingError as error:
         raise PlanError(f"{name!r}: {error}") from error
+
+
+def _written(there: Sharding) -> P | Sharding:
+    """A sharding as users write it: its spec, unless it has more (partial axes, halos, offsets)."""
+    return there if there.partial or there.halo or there.offsets else there.spec
 
 
 def _by_rules(rules: Any, inputs: Mapping[str, Node], mesh: Mesh) -> dict[Node, Sharding]:
@@ -346,39 +380,31 @@ class _Leaf:
         self.shape, self.dtype, self.ndim = node.type.shape, node.type.dtype, len(node.type.shape)
 
 
-def _pattern(name: str) -> str:
-    """A name as a regular expression in which numbers are any; the parameter's name may be left out."""
-    head, *rest = name.split("/")
-    parts = [r"\d+" if part.isdigit() else re.escape(part) for part in rest]
-    return f"^({re.escape(head)}/)?{'/'.join(parts)}$" if parts else f"^{re.escape(head)}$"
+def _pattern(path: str) -> str:
+    """A path as a regular expression in which numbers are any; torch separates them by dots."""
+    return "".join([r"\d+" if part.isdecimal() else re.escape(part) for part in re.split("([/.])", path)])
 
 
-def rules_of(specs: Mapping[str, P]) -> list[tuple[str, P]]:
-    """Patterns that give every name its spec; names that differ only in numbers share one if their specs do.
+def rules_of(specs: "Mapping[str, P | Sharding]") -> "list[tuple[str, P | Sharding]]":
+    """Patterns that give every name its spec; names that differ only in numbers share one if their specs do. The parameter's
+    name may be left out where what is left is no other name, or what is left of one.
 
     >>> rules_of({"p/0/w": P("x"), "p/1/w": P("x"), "ids": P()})
     [('^(p/)?\\\\d+/w$', P('x')), ('^ids$', P())]
     """
-    groups: dict[str, dict[str, P]] = {}
+    groups: dict[tuple[str, str], dict[str, P | Sharding]] = {}
     for name, spec in specs.items():
-        groups.setdefault(_pattern(name), {})[name] = spec
-    bare: dict[str, set[str]] = {}  # what patterns match without the parameter's name
-    for pattern in groups:
-        bare.setdefault(pattern.partition(")?")[2] or pattern, set()).add(pattern)
-    found: list[tuple[str, P]] = []
-    for pattern, some in groups.items():
-        alone = len(bare[pattern.partition(")?")[2] or pattern]) == 1
-        shown = pattern if alone else pattern.replace("/)?", "/)", 1)
-        counts: dict[P, int] = {}
-        for spec in some.values():
-            counts[spec] = counts.get(spec, 0) + 1
-        usual = max(counts, key=counts.__getitem__)
+        head, _, rest = name.partition("/")
+        groups.setdefault((re.escape(head), _pattern(rest) if rest else ""), {})[name] = spec
+    matched = Counter(f"{head}/{rest}" if rest else head for head, rest in groups)
+    matched.update(rest for _, rest in groups if rest)
+    found: list[tuple[str, P | Sharding]] = []
+    for (head, rest), some in groups.items():
+        lead = f"^{head}" if not rest else f"^({head}/)?" if matched[rest] == 1 else f"^{head}/"
+        usual = Counter(some.values()).most_common(1)[0][0]
         for name, spec in some.items():
             if spec != usual:
-                head, _, rest = name.partition("/")
-                exact = (
-                    f"^({re.escape(head)}/){'?' if alone else ''}{re.escape(rest)}$" if rest else f"^{re.escape(head)}$"
-                )
-                found.append((exact, spec))
-        found.append((shown, usual))
+                exact = re.escape(name.partition("/")[2])
+                found.append((f"{lead}{exact}$", spec))
+        found.append((f"{lead}{rest}$", usual))
     return found

@@ -216,7 +216,7 @@ class Costs:
 
     def _input(self, node: Node, there: Sharding | None) -> Any:
         where = self._given(node, there)
-        held = self._table(np.array(self._bytes(node, where)) * self.about.price / self.about.unit)
+        held = self._table(np.array(self._bytes(node, where), float) * self.about.price / self.about.unit)
         return len(where), held, (), (self._kind(where, *node.type[:2]),)
 
     def _made_at(self, where: Shardings, node: Node, cost: int | None = None) -> Any:

@@ -19,7 +19,7 @@ from shardwright.planner.model import Builder, Model
 from shardwright.planner.small import Holding
 from shardwright.planner.solving import Sizes, Solution, Solver
 from shardwright.program import Explanation, explained, peak_bytes
-from shardwright.program.node import Control, Node, Pick, Program
+from shardwright.program.node import Constrain, Control, Node, Pick, Program
 from shardwright.program.planned import Decision, partition_by
 from shardwright.program.rows import size
 from shardwright.sharding import Sharding
@@ -94,7 +94,12 @@ class Search:
     def __init__(
         self, program: Program, fixed: Mapping[Node, Sharding], outputs: Sequence[Sharding | None], limit: float
     ) -> None:
-        self.program, self.fixed, self.outputs, self.limit = program, dict(fixed), outputs, limit
+        self.program, self.fixed, self.limit = program, dict(fixed), limit
+        # A constrained result lies there, its partial axes reduced, as by propagation: a free move elsewhere would change it.
+        self.outputs = [
+            node.what.sharding.replace(partial=()) if there is None and isinstance(node.what, Constrain) else there
+            for node, there in zip(program.outputs, outputs, strict=True)
+        ]
         self.names = dict(zip(program.inputs, program.names, strict=True))
         self.hubs: Hubs = {}
         self.exact: set[Moved] = set()  # moves that turned out to matter

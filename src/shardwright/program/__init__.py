@@ -4,7 +4,7 @@ from shardwright.program.constraints import with_sharding_annotation, with_shard
 from shardwright.program.control import chosen, cond, repeated, scan, while_loop
 from shardwright.program.explaining import explained, machine_of
 from shardwright.program.explanation import Explanation
-from shardwright.program.jit import SJIT, Applied, explain, sjit
+from shardwright.program.jit import SJIT, Applied, Bound, explain, sjit
 from shardwright.program.local_tracing import KnownKey, LocalTrace, RowKey
 from shardwright.program.lowering import lower
 from shardwright.program.measuring import measure
@@ -38,6 +38,7 @@ __all__ = [
     "SJIT",
     "Applied",
     "Apply",
+    "Bound",
     "Compute",
     "Cond",
     "Constant",

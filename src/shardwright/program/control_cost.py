@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import NamedTuple
 
 from shardwright.errors import ImplicitGatherError
@@ -25,21 +26,24 @@ class ControlOption(NamedTuple):
     program: Program
 
 
-MOST = 24  # layouts of a loop or a choice that are looked at
+MOST = 24  # layouts of a loop or a choice that are looked at beside what is fixed, and as many without it
 
 
 def controlled(program: Program, node: Node, fixed: Mapping[Node, Sharding]) -> tuple[ControlOption, ...]:
-    """The loop or choice as propagation lays it out: from what is fixed, and from each place of the largest values that it
-    reads, in turn. Values that nothing is said of are whole."""
+    """The loop or choice as propagation lays it out: from what is fixed, and from places of the values that it reads, one of
+    each in turn, the largest value first. Values that nothing is said of are whole. The same from these places alone: what is
+    fixed may be moved to where the loop takes less, and layouts of a plan must remain when its places are fixed."""
     by_size = sorted(dict.fromkeys(node.nodes), key=lambda x: -math.prod(x.type.shape) * x.type.dtype.itemsize)
-    tried: list[dict[Node, Sharding]] = [{}]
-    for value in by_size:
-        if value not in fixed and value.type.sharding is None:
-            tried += [{value: there} for there in places(program.mesh, value.type.shape)]
+    open_values = [value for value in by_size if value.type.sharding is None]
+    turns = zip_longest(
+        *[[{value: there} for there in places(program.mesh, value.type.shape)] for value in open_values]
+    )
+    alone: list[dict[Node, Sharding]] = [{}, *[start for turn in turns for start in turn if start is not None]]
+    led = [{**fixed, **more} for more in alone if fixed.keys().isdisjoint(more)]
     found: dict[tuple[Sharding, ...], ControlOption] = {}
     refused: ImplicitGatherError | None = None
-    for more in tried[:MOST]:
-        known = Propagation(program, {**fixed, **more})
+    for start in (*led[:MOST], *(alone[:MOST] if fixed else ())):
+        known = Propagation(program, start)
         where = tuple(
             (known.wanted(x) or Sharding(program.mesh)).replace(partial=(), halo={}).for_shape(x.type.shape)
             for x in node.nodes

@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import Any
 
 import numpy as np  # noqa: F401  # in doctests
@@ -18,7 +19,7 @@ from shardwright.mesh import Mesh, current_mesh
 from shardwright.program.captures import Method
 from shardwright.program.constraints import Annotations, Rule, annotations, laid_out, with_sharding_constraint
 from shardwright.program.explanation import Explanation
-from shardwright.program.lowered import Lowered, is_dynamic, leaf_name, type_of
+from shardwright.program.lowered import Lowered, TracedCall, is_dynamic, leaf_name, type_of
 from shardwright.program.lowering import lowering_of
 from shardwright.program.node import Program
 from shardwright.program.skeletons import leaves_like, skeleton_of
@@ -228,10 +229,10 @@ class SJIT:
                 f"calls can't be told apart. Give a tuple instead of a list, or an array that is not static."
             )
 
-    def _mesh(self, leaves: Sequence[Any]) -> Mesh:
+    def _mesh(self, leaves: Sequence[Any], known: Mesh | None = None) -> Mesh:
         meshes = [leaf.mesh for leaf in leaves if isinstance(leaf, Array | PerDevice)]
         meshes += [leaf.sharding.mesh for leaf in leaves if isinstance(leaf, ShapeDtype) and leaf.sharding is not None]
-        mesh = self.mesh or (meshes[0] if meshes else None) or current_mesh()
+        mesh = known or self.mesh or (meshes[0] if meshes else None) or current_mesh()
         if mesh is None:
             raise ProgramError(
                 f"{self.__name__}: no argument is an Array, and no mesh is given. Give sjit(fn, mesh=…), or write `with mesh:` "
@@ -262,6 +263,15 @@ class SJIT:
             )
         found = self._found(leaves, structure, wrapped, named)
         return found.lowered if found.lowered.arrays() is not None else self._traced_anew(found, leaves, wrapped, named)
+
+    def traced(self, args: tuple[Any, ...], mesh: Mesh) -> TracedCall:
+        """A call with such arguments, traced on a mesh and not laid out."""
+        wrapped, named = self._wrapped(args, {})
+        return TracedCall(self, wrapped, named, self._mesh(flatten(wrapped)[0], mesh))
+
+    def placed_by(self, placement: Callable[..., Program], mesh: Mesh) -> "SJIT":
+        """The function with the same options on a mesh, laid out in another way."""
+        return SJIT(self.function, {**self._options, "mesh": mesh, "placement": placement})
 
     def leaves(self, *args: Any, **kwargs: Any) -> list[Any]:
         """The leaves of arguments, in the order that a lowered function takes them."""
@@ -436,6 +446,11 @@ class Bound:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.program(*args, **kwargs)
+
+    def owned(self) -> SJIT:
+        """The object's own program with the same options, as a jitted function that keeps the object alive."""
+        method = self.program.function.function  # type: ignore[attr-defined]  # of a Method
+        return SJIT(MethodType(method, self.__self__), self.program._options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.program, name)

@@ -1,6 +1,6 @@
 """`P`: a user's spec, one entry per tensor dim. Conveniences (None, a bare name) are normalised here, once."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from shardwright.errors import ShardingError
@@ -48,6 +48,6 @@ def as_spec(spec: object) -> P:
     """Converts a `P` or a sequence of entries to a `P`."""
     if isinstance(spec, P):
         return spec
-    if isinstance(spec, str) or not isinstance(spec, Iterable):
+    if isinstance(spec, str | Mapping | Set) or not isinstance(spec, Iterable):
         raise ShardingError(f"{spec!r} is not a spec. Write P({spec!r}), with one entry per tensor dim.")
     return P(*spec)
