@@ -12,7 +12,6 @@ import shardwright as sw
 import shardwright.numpy as snp
 from programs import transformer
 from shardwright import P, nn
-from shardwright.engines.blocks import THREADS
 from shardwright.program import lower, trace
 
 MESH = sw.Mesh(data=2, model=4)
@@ -122,10 +121,6 @@ def gelu() -> None:
     torch.set_num_threads(1)
     ratio("gelu (exact) of 4M float32, against torch on one thread", lambda: nn.gelu(x).numpy(),
           lambda: torch.nn.functional.gelu(t), 3, rounds=40)  # fmt: skip
-    torch.set_num_threads(THREADS)
-    ours, theirs = best_of(lambda: nn.gelu(x).numpy(), lambda: torch.nn.functional.gelu(t), rounds=40)
-    print(f"       the same against torch on {THREADS} threads, which ours uses, {ours / theirs:.2f} ×")
-    torch.set_num_threads(1)
     wide = host.astype(np.float64)
     exact = torch.nn.functional.gelu(torch.from_numpy(wide)).numpy()
     report("its largest error", float(np.abs(np.asarray(nn.gelu(x)) - exact).max()) * 1e6, 1, "ppm")

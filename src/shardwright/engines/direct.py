@@ -112,11 +112,13 @@ def _top_k(call: Call) -> Function | None:
 
 
 # gelu(x) is x / 2 and an even function of x. For |x| up to `NEAR` that is close to a ratio of polynomials in h², h = x / 2:
-# above are the coefficients of h², h⁴, h⁶ and h⁸, below those of 1, h², h⁴ and h⁶. They were found by linearised least squares,
+# `RATIO` has the coefficients of 1, h², h⁴, h⁶ and h⁸ above and below. They were found by linearised least squares,
 # with weights raised where the error is large until it is level. In float32 gelu's error is 6e-7. Below 0 the two parts cancel:
 # the relative error grows to 1e-4 at -`NEAR`. Products, quotients, sums of four rows are fast on every processor; exp is not.
-ABOVE = np.array((1.59577429, 0.422372162, 0.230941802, 0.00688408501), np.float32)
-BELOW = np.array((1.0, 0.931407809, 0.365306646, 0.0667983964), np.float32)
+RATIO = np.array(
+    ((0.0, 1.59577429, 0.422372162, 0.230941802, 0.00688408501), (1.0, 0.931407809, 0.365306646, 0.0667983964, 0.0)),
+    np.float32,
+)
 NEAR = 3.0
 GELU_BLOCK = 2 * BLOCK  # a dozen short passes: half as many calls save more than a larger cache costs
 WORD = 8  # booleans that are read as one number
@@ -153,25 +155,26 @@ def _gelu_near(x: Data) -> tuple[Data, Data]:
 
 def _gelu_part(x: Data, made: Data, far: Data) -> None:
     width = min(GELU_BLOCK, len(x))
-    powers, (half, above, below) = aligned((5, width), x.dtype), aligned((3, width), x.dtype)
+    powers, both, half = (aligned(shape, x.dtype) for shape in ((5, width), (2, width), (width,)))
     powers[0] = 1
+    _, second, fourth, sixth, eighth = powers
+    above, below = both
     one_half, most = np.asarray(np.float32(0.5)), np.asarray(np.float32(NEAR * NEAR / 4))
     multiply, square, dot, greater, divide, add = np.multiply, np.square, np.dot, np.greater, np.divide, np.add
+    whole = len(x) // width * width if width else 0
     with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, len(x), width):
-            if len(x) - start < width:
-                powers, half, above, below = (some[..., : len(x) - start] for some in (powers, half, above, below))
-            _, second, fourth, sixth, eighth = powers
+        for start in range(0, whole, width):
             multiply(x[start : start + width], one_half, half)
             square(half, second)
             greater(second, most, far[start : start + width])
             square(second, fourth)
             multiply(fourth, second, sixth)
             square(fourth, eighth)
-            dot(ABOVE, powers[1:], above)
-            dot(BELOW, powers[:4], below)
+            dot(RATIO, powers, both)
             divide(above, below, above)
             add(half, above, made[start : start + width])
+    if whole < len(x):
+        _gelu_part(x[whole:], made[whole:], far[whole:])
 
 
 def _gelu_far() -> Function:
