@@ -16,7 +16,7 @@ from shardwright.errors import ShardingError
 from shardwright.plan import move_costs, volume
 from shardwright.plan.alike import alike_axes
 from shardwright.plan.bounds import least_time
-from shardwright.plan.reshard import _Maker as Maker
+from shardwright.plan.maker import Maker
 from shardwright.plan.route import change_between
 from shardwright.plan.windows import Blocks
 from shardwright.sharding import layout_of

@@ -441,6 +441,7 @@ ERRORS = [
     ({"fixed": [("x", P())]}, r"fixed has shardings by name, such as \{'ids': P\('dp'\)\}; got \[\('x'"),
     ({"memory": "80GB"}, r"a positive number such as 80e9; got '80GB'"),
     ({"memory": -1}, r"a positive number such as 80e9; got -1"),
+    ({"memory": True}, r"a positive number such as 80e9; got True"),
     ({"rules": 5}, r"Rules are a sharding rule, or a mapping from names to P\(…\); got 5"),
     ({"rules": {"q": P()}}, r"no input 'q'\. Its inputs are 'x'"),
     (

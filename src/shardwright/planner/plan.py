@@ -254,16 +254,7 @@ def auto(
     - `memory` is what a device may hold, in bytes; the chip's by default.
     - `overlap`: "ideal" counts communication and independent computation at once.
     """
-    if overlap not in OVERLAPS:
-        raise PlanError(f"The overlap {overlap!r} is unknown. Use one of {', '.join(map(repr, OVERLAPS))}.")
-    if not isinstance(mesh, Mesh):
-        raise PlanError(f"auto(fn, mesh, *args) plans for a mesh; got {mesh!r} in its place.")
-    if not callable(fn):
-        raise PlanError(f"auto(fn, mesh, *args) plans for a function; got {fn!r} in its place.")
-    if fixed is not None and not isinstance(fixed, Mapping):
-        raise PlanError(f"fixed has shardings by name, such as {{'ids': P('dp')}}; got {fixed!r}.")
-    if memory is not None and (not isinstance(memory, Real) or not memory > 0):
-        raise PlanError(f"memory is how many bytes a device may hold, a positive number such as 80e9; got {memory!r}.")
+    _check(fn, mesh, memory, fixed, overlap)
     if hasattr(fn, "planned"):  # an imported model: its parameters come first
         fn, args, _ = fn.planned(*args)
     jit = fn.owned() if isinstance(fn, Bound) else fn if isinstance(fn, SJIT) else sjit(fn, mesh=mesh)
@@ -272,13 +263,34 @@ def auto(
     call = jit.traced(args, mesh)
     if not call.arrays:
         raise ProgramError(f"auto places the arrays that a function works on, and {jit.__name__} got none.")
+    limit = mesh.hardware.chip.memory if memory is None else float(memory)
+    search = Search(call.program, _given(call, mesh, fixed or {}, rules), call.out_shardings, limit)
+    return Plan(jit, mesh, call, search, overlap)
+
+
+def _check(fn: Any, mesh: Any, memory: Any, fixed: Any, overlap: Any) -> None:
+    """Raises where an argument of `auto` is not what it takes."""
+    if overlap not in OVERLAPS:
+        raise PlanError(f"The overlap {overlap!r} is unknown. Use one of {', '.join(map(repr, OVERLAPS))}.")
+    if not isinstance(mesh, Mesh):
+        raise PlanError(f"auto(fn, mesh, *args) plans for a mesh; got {mesh!r} in its place.")
+    if not callable(fn):
+        raise PlanError(f"auto(fn, mesh, *args) plans for a function; got {fn!r} in its place.")
+    if fixed is not None and not isinstance(fixed, Mapping):
+        raise PlanError(f"fixed has shardings by name, such as {{'ids': P('dp')}}; got {fixed!r}.")
+    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, Real) or not 0 < float(memory)):
+        raise PlanError(f"memory is how many bytes a device may hold, a positive number such as 80e9; got {memory!r}.")
+
+
+def _given(call: TracedCall, mesh: Mesh, fixed: "Mapping[str, P | Sharding]", rules: Any) -> dict[Node, Sharding]:
+    """Where inputs lie for sure: where they come, where they are fixed, and where rules have the others."""
     inputs = _inputs_of(call)
     found = {
         node: s.for_shape(node.type.shape)
         for node, s in zip(call.program.inputs, call.placed, strict=True)
         if s is not None
     }
-    for name, spec in (fixed or {}).items():
+    for name, spec in fixed.items():
         node = _known(name, inputs)
         there = _sharding(spec, mesh, node, name)
         if found.get(node, there) is not there:
@@ -287,14 +299,13 @@ def auto(
             )
         found[node] = there
     for node, there in _by_rules(rules, inputs, mesh).items():
-        if found.get(node, there) is not there and node not in {_known(n, inputs) for n in (fixed or {})}:
+        if found.get(node, there) is not there and node not in {_known(n, inputs) for n in fixed}:
             name = next(name for name, known in inputs.items() if known is node)
             raise PlanError(
                 f"{name!r} comes as {_written(found[node])}, and the rules have {_written(there)}: say one of them."
             )
         found.setdefault(node, there)
-    limit = mesh.hardware.chip.memory if memory is None else float(memory)
-    return Plan(jit, mesh, call, Search(call.program, found, call.out_shardings, limit), overlap)
+    return found
 
 
 def searched(
