@@ -278,7 +278,7 @@ def _check(fn: Any, mesh: Any, memory: Any, fixed: Any, overlap: Any) -> None:
         raise PlanError(f"auto(fn, mesh, *args) plans for a function; got {fn!r} in its place.")
     if fixed is not None and not isinstance(fixed, Mapping):
         raise PlanError(f"fixed has shardings by name, such as {{'ids': P('dp')}}; got {fixed!r}.")
-    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, Real) or not 0 < float(memory)):
+    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, Real) or not float(memory) > 0):
         raise PlanError(f"memory is how many bytes a device may hold, a positive number such as 80e9; got {memory!r}.")
 
 
