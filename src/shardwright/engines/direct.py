@@ -146,7 +146,8 @@ def _gelu(call: Call) -> Function | None:
 
 def _gelu_near(x: Data) -> tuple[Data, Data]:
     """gelu of the elements up to `NEAR`, and where the others are."""
-    made, far = aligned(x.shape, x.dtype), np.zeros(-(-len(x) // WORD) * WORD, bool)
+    made, far = aligned(x.shape, x.dtype), aligned((-(-len(x) // WORD) * WORD,), bool)
+    far[len(x) :] = False
     shared(len(x), GELU_BLOCK, lambda start, stop: _gelu_part(x[start:stop], made[start:stop], far[start:stop]))
     words = np.not_equal(far.view(np.uint64), 0).nonzero()[0]  # few are far, and eight are looked at at once
     word, byte = far.reshape(-1, WORD)[words].nonzero()
@@ -162,17 +163,18 @@ def _gelu_part(x: Data, made: Data, far: Data) -> None:
     one_half, most = np.asarray(np.float32(0.5)), np.asarray(np.float32(NEAR * NEAR / 4))
     multiply, square, dot, greater, divide, add = np.multiply, np.square, np.dot, np.greater, np.divide, np.add
     whole = len(x) // width * width if width else 0
+    blocks = zip(*[some[:whole].reshape(-1, width) for some in (x, made, far)], strict=True) if width else ()
     with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, whole, width):
-            multiply(x[start : start + width], one_half, half)
+        for given, result, beyond in blocks:
+            multiply(given, one_half, half)
             square(half, second)
-            greater(second, most, far[start : start + width])
+            greater(second, most, beyond)
             square(second, fourth)
             multiply(fourth, second, sixth)
             square(fourth, eighth)
             dot(RATIO, powers, both)
             divide(above, below, above)
-            add(half, above, made[start : start + width])
+            add(half, above, result)
     if whole < len(x):
         _gelu_part(x[whole:], made[whole:], far[whole:])
 
