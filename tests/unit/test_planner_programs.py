@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 import shardwright as sw
+import shardwright.numpy as snp
 from planned_programs import RandomProgram
+from shardwright import P
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.ImplicitGatherWarning")
 
@@ -45,3 +47,27 @@ def test_the_rules_of_a_plan_with_loops_or_choices_reproduce_it(seed):
         again = sw.auto(program.function(), program.mesh, *program.abstract(), rules=plan.rules())
         assert again.places == plan.places
         assert again.time == pytest.approx(plan.time, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda v: snp.concat([v, v], axis=1), lambda v: v @ v, lambda v: v * v],
+    ids="concat matmul multiply".split(),
+)
+def test_a_value_that_a_step_reads_twice_counts_once(function):
+    """It is moved once if the step wants it in one place, twice if in two."""
+    mesh = sw.Mesh(a=3, b=2, links={"a": sw.Link("switch", 1e6), "b": sw.Link("switch", 1e6)}, hardware="h100")
+    step = sw.sjit(function, mesh=mesh, out_shardings=P(("a", "b")))
+    plan = sw.auto(step, mesh, sw.ShapeDtype((12, 12), "float32"), fixed={"v": P(None, "a")})
+    moves = [row for row in plan.explain().rows if row.bytes]
+    assert moves
+    assert plan.time == pytest.approx(plan.explain().time, rel=1e-9)
+    assert plan.certificate.check()
+
+
+@pytest.mark.parametrize("seed", [5009, 5174, *range(5400, 5430)])
+def test_a_plan_takes_what_it_promises(seed):
+    program = RandomProgram(seed)
+    plan = sw.auto(program.function(), program.mesh, *program.abstract(), fixed=program.some_places(0.3))
+    assert plan.time == pytest.approx(plan.explain().time, rel=1e-9)
+    assert plan.certificate.check()

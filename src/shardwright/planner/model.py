@@ -221,7 +221,7 @@ class Builder:
         options = self._of(node)
         number = self._variable(Variable("node", node, options), [o.seconds for o in options], id(options))
         for at, x in enumerate(node.nodes):
-            self._read(x, node, number, self._where(options, "operands", at), at)
+            self._read(x, node, number, self._where(options, "operands", at), at, self._repeated(node, options, at))
         self.model.of_node[node] = number
         if len(node.types) == 1:
             self._made(node, number, self._where(options, "results", 0))
@@ -250,7 +250,7 @@ class Builder:
         options = controlled(self.program, node, self.fixed)
         number = self._variable(Variable("node", node, options), [option.seconds for option in options])
         for at, x in enumerate(node.nodes):
-            self._read(x, node, number, self._where(options, "operands", at), at)
+            self._read(x, node, number, self._where(options, "operands", at), at, self._repeated(node, options, at))
         self.model.of_node[node] = number
         if len(node.types) == 1:
             self._made(node, number, self._where(options, "results", 0))
@@ -300,21 +300,37 @@ class Builder:
         self._edge(value, hub, where, node, -1)
         return Value(hub, where)
 
-    def _read(self, node: Node, reader: Node, number: int, where: Shardings, at: int) -> None:
-        self._edge(self._several.get((node, reader), self.values[node]), number, where, node, at)
+    def _repeated(self, node: Node, options: Sequence[Any], at: int) -> tuple[int, ...]:
+        """The options that want an operand where they want the same value as an earlier operand: it is moved once."""
+        same = [self._where(options, "operands", e) for e in range(at) if node.nodes[e] is node.nodes[at]]
+        if not same:
+            return ()
+        where = self._where(options, "operands", at)
+        return tuple([k for k, there in enumerate(where) if any(some[k] is there for some in same)])
 
-    def _edge(self, value: Value, number: int, where: Shardings, node: Node, at: int) -> None:
+    def _read(
+        self, node: Node, reader: Node, number: int, where: Shardings, at: int, free: tuple[int, ...] = ()
+    ) -> None:
+        self._edge(self._several.get((node, reader), self.values[node]), number, where, node, at, free)
+
+    def _edge(
+        self, value: Value, number: int, where: Shardings, node: Node, at: int, free: tuple[int, ...] = ()
+    ) -> None:
         kind = node.type
-        table = self._moved(value.where, where, kind.shape, kind.dtype)
+        table = self._moved(value.where, where, kind.shape, kind.dtype, free)
         self.model.factors.append(((value.variable, number), table))
         self.model.edges.append((value.variable, number, node, at))
         self.model.wheres.append((value.where, where))
 
-    def _moved(self, before: Shardings, after: Shardings, shape: tuple[int, ...], dtype: Any) -> int:
-        key = (self._listed(before), self._listed(after), shape, dtype)
+    def _moved(
+        self, before: Shardings, after: Shardings, shape: tuple[int, ...], dtype: Any, free: tuple[int, ...] = ()
+    ) -> int:
+        key = (self._listed(before), self._listed(after), shape, dtype, free)
         found = self._moves.get(key)
         if found is None:
-            found = self._moves[key] = self.model.tables.seconds(move_matrix(before, after, shape, dtype, self.exact))
+            seconds = np.array(move_matrix(before, after, shape, dtype, self.exact))
+            seconds[:, list(free)] = 0.0
+            found = self._moves[key] = self.model.tables.seconds(seconds)
         return found
 
     def _listed(self, where: Shardings) -> int:

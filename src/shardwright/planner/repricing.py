@@ -162,12 +162,14 @@ class Costs:
 
     def _put(self, key: Any, operands: tuple[Value, ...], make: Callable[[], Any]) -> Value:
         """Adds a variable and its factors; gives it with the kind of its first result."""
-        full = (key, *[kind for _, kind in operands])
+        once = () if len(set(operands)) == len(operands) else tuple([operands.index(x) for x in operands])
+        full = (key, once, *[kind for _, kind in operands])
         added = self._added.get(full)
         if added is None:
             count, cost, wanted, results = make()
-            moves = tuple([self._move(kind, at) for (_, kind), at in zip(operands, wanted, strict=True)])
-            added = self._added[full] = _Added(count, cost, moves, results)
+            moves = [self._move(kind, at) for (_, kind), at in zip(operands, wanted, strict=True)]
+            moves = [self._moved_once(table, at, once, wanted) for at, table in enumerate(moves)] if once else moves
+            added = self._added[full] = _Added(count, cost, tuple(moves), results)
         variable = len(self.counts)
         self.counts.append(added.options)
         if added.cost is not None:
@@ -177,6 +179,15 @@ class Costs:
             self.scopes.append((source, variable))
             self.uses.append(table)
         return variable, added.results[0] if added.results else -1
+
+    def _moved_once(self, table: int, at: int, once: tuple[int, ...], wanted: Sequence[Shardings]) -> int:
+        """The moves of an operand, without those that earlier operands make that are the same value."""
+        same = [wanted[e] for e in range(at) if once[e] == once[at]]
+        if not same:
+            return table
+        units = self.tables[table].copy()
+        units[:, [k for k, there in enumerate(wanted[at]) if any(some[k] is there for some in same)]] = 0.0
+        return self._table(units)
 
     def _lies(self, node: Node, value: Value) -> None:
         """A value lies somewhere; if several read it, it may be moved once for them."""
