@@ -269,11 +269,11 @@ def find(name: str, operands: Sequence[Any], attrs: Attrs = NO_ATTRS) -> list[An
     if _traced(operands) is not None:
         if not rule.outputs:
             raise OperationError(
-                f"{name} works on the whole tensor on the host, and while a program is traced there is none. Write it with "
-                f"where(mask, value, x), take or slices, or do it outside of the traced function."
+                f"{name} works on the whole tensor on the host, which is unknown while a program is traced. Write it "
+                f"with where(mask, value, x), take or slices, or do it outside of the traced function."
             )
         raise OperationError(
-            f"{name} has a result with a data-dependent shape, and while a program is traced there is no data. Do this "
+            f"{name} has a result with a data-dependent shape, which is unknown while a program is traced. Do this "
             f"outside of the traced function, or with a fixed shape: where(mask, x, 0)."
         )
     common_mesh([(x._layout, x._dtype) for x in operands])
