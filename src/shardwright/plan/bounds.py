@@ -4,8 +4,8 @@ A slice cuts every shard by itself and a gather joins neighbours, so where shard
 of their number. A few devices are asked what they receive; the busiest of all receives no less.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from shardwright.mesh import Mesh
 from shardwright.plan.route import Hop, State
@@ -35,13 +35,44 @@ def least_time(
             received = max(_lacking(_boxes(mesh, was, before, at), _boxes(mesh, hop.state, after, at)) for at in some)
             total += mesh.fabric(hop.axes).seconds(PRICED_AS.get(hop.name, hop.name), received * itemsize)
         was, before = hop.state, after
-    wanted = [_starts(dim) for dim in layout_of(target, shape).dims]
-    lacks = max(
-        _lacking(_boxes(mesh, was, before, at), _boxes(mesh, was, wanted, at)) for at in _some_devices(mesh, was)
-    )
-    if lacks:
-        total += mesh.least_launch + lacks * itemsize * mesh.fabric(mesh.axis_names).least_pace
+    total += _exchanged(mesh, was, before, target, shape, itemsize)
     return total * (1 - 1e-9)  # rounding must not make it more than the truth
+
+
+def _exchanged(
+    mesh: Mesh, state: State, starts: Sequence[Starts], target: Sharding, shape: tuple[int, ...], itemsize: int
+) -> float:
+    """Seconds that an exchange takes at least, from shards that begin anywhere to those of the target, along the same axes.
+
+    The axes that it crosses, and how far, are those of some devices: an exchange along more axes takes no less, but for
+    the part of the group that a device is itself, which is given away.
+    """
+    wanted = [_starts(dim) for dim in layout_of(target, shape).dims]
+    lanes = {
+        piece: lane for lane in target.axes for piece in mesh.cut((lane,), by=[p for pieces in state for p in pieces])
+    }
+    lacks, crossed, apart = 0, set[str](), dict[int, int]()
+    for coords in _some_devices(mesh, state):
+        held, needed = (list(_boxes(mesh, state, some, coords)) for some in (starts, wanted))
+        lacks = max(lacks, _lacking(held, needed))
+        for dim, ((low, high), (first, last)) in enumerate(zip(held, needed, strict=True)):
+            if first == last or (low <= first and last <= high):
+                continue
+            parts, own = mesh.axis_size(state[dim]), _number(mesh, state[dim], coords)
+            owners = [bisect_right(range(parts), row, key=starts[dim]) - 1 for row in (first, last - 1)]
+            away = [abs(owner - own) for owner in owners]
+            apart[dim] = max(apart.get(dim, 0), *[min(n, parts - n) for n in away])
+            for owner in owners:
+                crossed |= {
+                    lanes[piece] for piece, at in _digits(mesh, state[dim], owner) if at != coords.get(piece, 0)
+                }
+    if not lacks:
+        return 0.0
+    if not crossed:
+        return mesh.least_launch + lacks * itemsize * mesh.fabric(mesh.axis_names).least_pace
+    fabric = mesh.fabric(tuple([lane for lane in target.axes if lane in crossed]))
+    distance = next(iter(apart.values())) if len(apart) == 1 else None
+    return fabric.exchanged(lacks * itemsize * (1 - 1 / fabric.size), distance)
 
 
 def _starts(dim: DimLayout) -> Starts:
@@ -80,24 +111,36 @@ def _receivers(mesh: Mesh, hop: Hop, group: int) -> Iterator[dict[str, int]]:
 def _some_devices(mesh: Mesh, state: State) -> Iterator[dict[str, int]]:
     """Some devices, as coordinates along the pieces that split dims: of every dim the first shard, the last, or one between."""
     for part in range(SOME + 1):
-        coords = {}
+        coords: dict[str, int] = {}
         for pieces in state:
-            shard = (math.prod([mesh.axis(piece).size for piece in pieces]) - 1) * part // SOME
-            for piece in reversed(pieces):
-                shard, coords[piece] = divmod(shard, mesh.axis(piece).size)
+            shard = (mesh.axis_size(pieces) - 1) * part // SOME
+            coords.update(_digits(mesh, pieces, shard))
         yield coords
 
 
+def _digits(mesh: Mesh, pieces: Sequence[str], shard: int) -> Iterator[tuple[str, int]]:
+    """The coordinates of a shard of a dim along the pieces that split it."""
+    for piece in reversed(pieces):
+        shard, at = divmod(shard, mesh.axis(piece).size)
+        yield piece, at
+
+
+def _number(mesh: Mesh, pieces: Sequence[str], coords: Mapping[str, int]) -> int:
+    """The shard of a dim at some coordinates; those that are not given are 0."""
+    shard = 0
+    for piece in pieces:
+        shard = shard * mesh.axis(piece).size + coords.get(piece, 0)
+    return shard
+
+
 def _boxes(mesh: Mesh, state: State, starts: Sequence[Starts], coords: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-    """Where a device's shard begins and ends along each dim; coordinates that are not given are 0."""
+    """Where a device's shard begins and ends along each dim."""
     for pieces, cut in zip(state, starts, strict=True):
-        shard = 0
-        for piece in pieces:
-            shard = shard * mesh.axis(piece).size + coords.get(piece, 0)
+        shard = _number(mesh, pieces, coords)
         yield cut(shard), cut(shard + 1)
 
 
-def _lacking(held: Iterator[tuple[int, int]], wanted: Iterator[tuple[int, int]]) -> int:
+def _lacking(held: Iterable[tuple[int, int]], wanted: Iterable[tuple[int, int]]) -> int:
     """Elements of a box that another does not have."""
     size = common = 1
     for (low, high), (first, last) in zip(held, wanted, strict=True):

@@ -21,8 +21,9 @@ from shardwright.sharding import P, Sharding, truncates
 
 Shape = tuple[int, ...]
 DType = np.dtype[Any]
-# Uneven shards of a dim on the way of a chain, and devices that a move is between: with more of both a chain is not looked at.
-FEW_SHARDS, FEW_DEVICES = 4096, 65536
+# Uneven shards of a dim on the way of a chain, and devices that a move is between: with more of both a chain takes long to
+# build, and is built only if it may take less than this part of the time of the exchange.
+FEW_SHARDS, FEW_DEVICES, WORTH = 4096, 65536, 0.98
 
 
 class Maker:
@@ -46,14 +47,13 @@ class Maker:
         start = self._bare(source, target, steps)
         variants = [
             (least, at, variant)
-            for at, (hops, variant) in enumerate(
-                (hops, variant)
+            for at, (most, variant) in enumerate(
+                (within if self._lists_few(change, hops) else WORTH * within, variant)
                 for hops in change.chains(further=within > 0)
-                if within == math.inf or self._lists_few(change, hops)
                 for variant in self._variants(change, start, hops)
                 if self._reduces_well(source, variant)
             )
-            if (least := self._least_time(change, start, target, variant)) <= within
+            if (least := self._least_time(change, start, target, variant)) <= most
         ]
         best: tuple[float, int, list[Step]] | None = None
         for least, at, variant in sorted(variants, key=itemgetter(0)):

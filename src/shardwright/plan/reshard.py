@@ -19,7 +19,7 @@ from shardwright.errors import ShardingError
 from shardwright.hardware import Hardware, Link
 from shardwright.mesh import Mesh, as_ints
 from shardwright.plan.maker import Maker, stays_even, time_of
-from shardwright.plan.route import Change, Hop, change_between
+from shardwright.plan.route import MOST_STATES, Change, Hop, change_between
 from shardwright.plan.search import least_middle
 from shardwright.plan.steps import EVEN, PRICED_AS, Step, is_even, merged_axes
 from shardwright.sharding import P, Sharding, as_dtype, as_spec, check_partial, describe, layout_of
@@ -168,11 +168,19 @@ def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algori
         chain = Maker(shape, known).portable(here, there)
         if chain is None:
             raise ShardingError(
-                f"No chain of collectives was found from {here} to {there}: they have no common pieces of axes, or lie on "
-                f"different meshes. Use algorithm='direct'."
+                f"No chain of collectives was found from {here} to {there}: {_why_no_chain(here, there)}. Use "
+                f"algorithm='direct'."
             )
         steps = chain
     return ReshardPlan(shape, known, here, there, algorithm, steps)
+
+
+def _why_no_chain(source: Sharding, target: Sharding) -> str:
+    if source.mesh != target.mesh:
+        return "they lie on different meshes"
+    if not source.mesh.share_a_cut((*source.axes, *target.axes)):
+        return "they have no common pieces of axes"
+    return f"none is among the first {MOST_STATES:,} states of a search"
 
 
 @lru_cache(maxsize=4096)
