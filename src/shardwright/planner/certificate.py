@@ -89,7 +89,8 @@ class _Checker:
         self.scopes: list[Scope] = self.costs.scopes  # of the factors that are left, and their tables by number
         self.uses: list[int] = self.costs.uses
         self.given = 0.0  # units that rounding may have taken
-        self._messages: dict[int, int] = {}
+        self._messages: dict[int, tuple[int, float]] = {}  # by the number of a table of the certificate
+        self._arrays: dict[int, int] = {}  # its tables, by identity
         self._fewer: dict[Any, int] = {}  # of tables, a place in them and options: the table with these alone
         self._options: dict[int, list[int]] = {}  # of variables that lost options: those that are left
 
@@ -155,13 +156,16 @@ class _Checker:
 
     def _message(self, step: Any) -> tuple[int, float]:
         """The table that a step leaves, and what its entries leave out."""
-        given, shift = self.about.tables.get(step.table), float(self.about.shifts.get(step.table, math.nan))
-        if given is None:
-            raise PlanError(f"The certificate has no table {step.table}, which a step leaves.")
-        found = self._messages.get(id(given))  # equal steps have one array
+        found = self._messages.get(step.table)
         if found is None:
-            found = self._messages[id(given)] = self._kept(np.asarray(given, float))
-        return found, shift
+            given, shift = self.about.tables.get(step.table), float(self.about.shifts.get(step.table, math.nan))
+            if given is None:
+                raise PlanError(f"The certificate has no table {step.table}, which a step leaves.")
+            number = self._arrays.get(id(given))  # equal steps have one array
+            if number is None:
+                number = self._arrays[id(given)] = self._kept(np.asarray(given, float))
+            found = self._messages[step.table] = number, shift
+        return found
 
     def _slack(self, scope: list[int], parts: Parts, number: int, shift: float) -> float:
         """By how much a message exceeds the least of what it stands for, at most."""

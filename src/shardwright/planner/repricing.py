@@ -74,6 +74,7 @@ class Costs:
         self._numbers: dict[Any, int] = {}  # of kinds and of tables
         self._added: dict[Any, _Added] = {}
         self._operations: dict[Any, Any] = {}
+        self._tight: dict[Any, bool] = {}
         self._values: dict[Node, Value] = {}
         self._for: dict[tuple[Node, Node], Value] = {}  # what some readers of a value read
         self._sizes: dict[tuple[Sharding, tuple[int, ...]], int] = {}
@@ -124,8 +125,8 @@ class Costs:
         if isinstance(what, Apply):
             operands = tuple([self._read(x, node) for x in node.nodes])
             scalars = () if len(node.nodes) == len(node.inputs) else tuple([_scalar(x) for x in node.inputs])
-            key = what.name, what.attrs.key, scalars, None if operands else node.type[:2], self._own(node)
-            self._lies(node, self._put(key, operands, lambda: self._operation(node)))
+            key = what.name, what.attrs.key, scalars, None if operands else node.type[:2]
+            self._lies(node, self._put(key, operands, lambda: self._operation(node), node))
         elif isinstance(what, Given):
             if node.type.local is None:
                 there = self.about.fixed.get(node) or node.type.sharding
@@ -160,10 +161,19 @@ class Costs:
         if not isinstance(what, ToLocal):
             self._lies(node, value)
 
-    def _put(self, key: Any, operands: tuple[Value, ...], make: Callable[[], Any]) -> Value:
+    def _put(
+        self, key: Any, operands: tuple[Value, ...], make: Callable[[], Any], operation: Node | None = None
+    ) -> Value:
         """Adds a variable and its factors; gives it with the kind of its first result."""
-        once = () if len(set(operands)) == len(operands) else tuple([operands.index(x) for x in operands])
-        full = (key, once, *[kind for _, kind in operands])
+        twice = len(operands) > 1 and len(set(operands)) < len(operands)
+        once = tuple([operands.index(x) for x in operands]) if twice else ()
+        full: tuple[Any, ...] = (key, once, *[kind for _, kind in operands])
+        if operation is not None:
+            tight = self._tight.get(full)  # operations that are alike touch as much
+            if tight is None:
+                tight = self._tight[full] = self._is_tight(operation)
+            if tight:
+                full = (*full, self._own(operation))
         added = self._added.get(full)
         if added is None:
             count, cost, wanted, results = make()
