@@ -260,6 +260,23 @@ def test_figures_from_a_few_places_are_those_of_all(data):
     assert figures[0] == figures[1]
 
 
+@plans_only
+@settings(max_examples=300)
+@given(data=st.data())
+def test_figures_dim_by_dim_are_those_of_every_device(data):
+    mesh = sw.Mesh({name: data.draw(st.integers(1, 4)) for name in "abc"})
+    shape = data.draw(shapes(min_dims=1, max_dims=3, max_size=30))
+    layouts = [layout_of(data.draw(shardings(mesh, shape, partial=False)).for_shape(shape), shape) for _ in range(2)]
+    wanted = [Blocks(dim) for dim in layouts[1].dims]
+    met = volume.Meeting(*layouts, wanted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sw.Mesh, "share_a_cut", lambda *_: False)
+        each = volume.Meeting(*layouts, wanted)
+        assert not each.aligned
+    assert met.aligned
+    assert (met.received, met.sent) == (each.received, each.sent)
+
+
 def local_shape(sharding, shape):
     return tuple(-(-n // sharding.parts(dim)) for dim, n in enumerate(shape))
 

@@ -679,8 +679,7 @@ def test_between_thousands_of_devices_no_chain_is_quicker_than_the_plan(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_between_a_hundred_thousand_devices_no_chain_is_much_quicker_than_the_plan(seed):
-    """There chains with many uneven shards are built only if they may take 2 % less than the exchange."""
+def test_between_a_hundred_thousand_devices_no_chain_is_quicker_than_the_plan(seed):
     rng, listed = np.random.default_rng(seed), 0
     while listed < 4:
         mesh, shape, specs = _uneven_move(rng, 65536, 2**18, [3, 16, 64, 100, 256], [10007, 65537, 1048583], LINKS)
@@ -688,7 +687,7 @@ def test_between_a_hundred_thousand_devices_no_chain_is_much_quicker_than_the_pl
             chain = sw.plan_reshard(shape, np.float32, mesh, *specs, algorithm="portable")
         except ShardingError:
             continue
-        assert sw.plan_reshard(shape, np.float32, mesh, *specs).time <= chain.time / 0.98, (mesh, shape, specs)
+        assert sw.plan_reshard(shape, np.float32, mesh, *specs).time <= chain.time * (1 + 1e-9), (mesh, shape, specs)
         listed += any(max(map(len, step.result.offsets), default=0) > 4096 for step in chain.steps)
 
 

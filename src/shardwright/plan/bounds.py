@@ -51,21 +51,23 @@ def _exchanged(
     lanes = {
         piece: lane for lane in target.axes for piece in mesh.cut((lane,), by=[p for pieces in state for p in pieces])
     }
-    lacks, crossed, apart = 0, set[str](), dict[int, int]()
-    for coords in _some_devices(mesh, state):
-        held, needed = (list(_boxes(mesh, state, some, coords)) for some in (starts, wanted))
-        lacks = max(lacks, _lacking(held, needed))
-        for dim, ((low, high), (first, last)) in enumerate(zip(held, needed, strict=True)):
+    crossed, apart = set[str](), dict[int, int]()
+    boxes = [(1, 1)]  # of some devices: elements that they want, and those of them that they have
+    for dim, pieces in enumerate(state):
+        rows, parts = set[tuple[int, int]](), mesh.axis_size(pieces)
+        for own in _some_shards(parts):
+            (low, high), (first, last) = ((cut(own), cut(own + 1)) for cut in (starts[dim], wanted[dim]))
+            rows.add((last - first, max(min(high, last) - max(low, first), 0)))
             if first == last or (low <= first and last <= high):
                 continue
-            parts, own = mesh.axis_size(state[dim]), _number(mesh, state[dim], coords)
             owners = [bisect_right(range(parts), row, key=starts[dim]) - 1 for row in (first, last - 1)]
             away = [abs(owner - own) for owner in owners]
             apart[dim] = max(apart.get(dim, 0), *[min(n, parts - n) for n in away])
             for owner in owners:
-                crossed |= {
-                    lanes[piece] for piece, at in _digits(mesh, state[dim], owner) if at != coords.get(piece, 0)
-                }
+                there, here = (_digits(mesh, pieces, shard) for shard in (owner, own))
+                crossed |= {lanes[piece] for (piece, at), (_, was) in zip(there, here, strict=True) if at != was}
+        boxes = _worst((all_of * n, held * some) for all_of, held in boxes for n, some in rows)
+    lacks = max(wants - has for wants, has in boxes)
     if not lacks:
         return 0.0
     if not crossed:
@@ -73,6 +75,15 @@ def _exchanged(
     fabric = mesh.fabric(tuple([lane for lane in target.axes if lane in crossed]))
     distance = next(iter(apart.values())) if len(apart) == 1 else None
     return fabric.exchanged(lacks * itemsize * (1 - 1 / fabric.size), distance)
+
+
+def _worst(boxes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Boxes, as what is wanted and what of it is there, without those that want no more and lack no more; the largest few."""
+    found: list[tuple[int, int]] = []
+    for wants, has in sorted(boxes, key=lambda box: (-box[0], box[1])):
+        if len(found) < SOME and (not found or has < found[-1][1]):
+            found.append((wants, has))
+    return found
 
 
 def _starts(dim: DimLayout) -> Starts:
@@ -108,14 +119,9 @@ def _receivers(mesh: Mesh, hop: Hop, group: int) -> Iterator[dict[str, int]]:
         yield coords
 
 
-def _some_devices(mesh: Mesh, state: State) -> Iterator[dict[str, int]]:
-    """Some devices, as coordinates along the pieces that split dims: of every dim the first shard, the last, or one between."""
-    for part in range(SOME + 1):
-        coords: dict[str, int] = {}
-        for pieces in state:
-            shard = (mesh.axis_size(pieces) - 1) * part // SOME
-            coords.update(_digits(mesh, pieces, shard))
-        yield coords
+def _some_shards(parts: int) -> set[int]:
+    """Some shards of a dim: the first, the last two, some between."""
+    return {max(parts - 2, 0), *[(parts - 1) * part // SOME for part in range(SOME + 1)]}
 
 
 def _digits(mesh: Mesh, pieces: Sequence[str], shard: int) -> Iterator[tuple[str, int]]:

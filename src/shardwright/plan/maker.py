@@ -21,9 +21,6 @@ from shardwright.sharding import P, Sharding, truncates
 
 Shape = tuple[int, ...]
 DType = np.dtype[Any]
-# Uneven shards of a dim on the way of a chain, and devices that a move is between: with more of both a chain takes long to
-# build, and is built only if it may take less than this part of the time of the exchange.
-FEW_SHARDS, FEW_DEVICES, WORTH = 4096, 65536, 0.98
 
 
 class Maker:
@@ -47,13 +44,13 @@ class Maker:
         start = self._bare(source, target, steps)
         variants = [
             (least, at, variant)
-            for at, (most, variant) in enumerate(
-                (within if self._lists_few(change, hops) else WORTH * within, variant)
+            for at, variant in enumerate(
+                variant
                 for hops in change.chains(further=within > 0)
                 for variant in self._variants(change, start, hops)
                 if self._reduces_well(source, variant)
             )
-            if (least := self._least_time(change, start, target, variant)) <= most
+            if (least := self._least_time(change, start, target, variant)) <= within
         ]
         best: tuple[float, int, list[Step]] | None = None
         for least, at, variant in sorted(variants, key=itemgetter(0)):
@@ -73,19 +70,6 @@ class Maker:
                 maker = Maker(steps[-1].result_shape, self.dtype)
         self._finish(at, target, steps)
         return steps
-
-    def _lists_few(self, change: Change, hops: Sequence[Hop]) -> bool:
-        """Whether uneven shards on the way, whose bounds are listed, are few enough, or at least the devices."""
-        if change.product([*(change.held | change.wanted)]) <= FEW_DEVICES:
-            return True
-        uneven = (
-            change.product(axes)
-            for hop in hops
-            if hop.name != "regroup"
-            for n, axes in zip(self.shape, hop.state, strict=True)
-            if n % change.product(axes)
-        )
-        return max(uneven, default=0) <= FEW_SHARDS
 
     def _least_time(self, change: Change, start: Sharding, target: Sharding, variant: Sequence[Hop]) -> float:
         """Seconds that a chain takes at least; 0 where shards are regrouped, which is quickly built."""

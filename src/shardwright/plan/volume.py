@@ -8,7 +8,7 @@ the pieces of axes that split a dim, and where those are long only over places n
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,14 @@ Shape = tuple[int, ...]
 Ints = NDArray[np.int64]
 MOST_PLACES = 8192  # looked at one by one; beyond that only places next to a change of sizes are
 LARGEST = 2.0**62  # what a machine's integers count
+
+
+class _Side(NamedTuple):
+    """What devices want of some dims, what they hold, and what they want and hold, over a grid of them."""
+
+    wants: Ints
+    held: Ints
+    kept: Ints
 
 
 class Meeting:
@@ -55,14 +63,27 @@ class Meeting:
         return here.parts == there.parts == 1 or (self.aligned and here == there and here.local == here.block)
 
     @cached_property
-    def _numbers(self) -> tuple[list[Ints], list[Ints], Any]:
-        """For each split dim the numbers of the source's and the target's shards over a grid of devices, and who holds
+    def _groups(self) -> list[list[int]]:
+        """The split dims, those together that share lanes: what a device has in one group says nothing of the others."""
+        if not self.aligned:
+            return [self.split]
+        groups: list[tuple[list[int], set[int]]] = []
+        for at in self.split:
+            lanes = {*self.source.dims[at].lanes, *self.target.dims[at].lanes}
+            apart = [group for group in groups if not group[1] & lanes]
+            joined = [group for group in groups if group[1] & lanes]
+            dims = [dim for group in joined for dim in group[0]]
+            groups = [*apart, ([*dims, at], lanes.union(*[group[1] for group in joined]))]
+        return [dims for dims, _ in groups]
+
+    def _numbers(self, group: Sequence[int]) -> tuple[list[Ints], list[Ints], Any]:
+        """For each dim of a group the numbers of the source's and the target's shards over a grid of devices, and who holds
         nothing."""
         if not self.aligned:
             return self._one_by_one()
         layouts = self.source, self.target
-        coords = self._coords({lane for layout in layouts for at in self.split for lane in layout.dims[at].lanes})
-        here, there = ([_number(layout.dims[at], coords, layout.full_shape) for at in self.split] for layout in layouts)
+        coords = self._coords({lane for layout in layouts for at in group for lane in layout.dims[at].lanes})
+        here, there = ([_number(layout.dims[at], coords, layout.full_shape) for at in group] for layout in layouts)
         return here, there, None
 
     def _one_by_one(self) -> tuple[list[Ints], list[Ints], Any]:
@@ -105,20 +126,22 @@ class Meeting:
     @cached_property
     def received(self) -> int:
         """Elements that the busiest device receives: what it wants and does not hold."""
-        _, there, _ = self._numbers
-        wants = _product([self.wanted[dim].wants(at) for dim, at in zip(self.split, there, strict=True)])
-        return int(np.max(wants - self._kept, initial=0)) * self.beside
+        wants, kept = _pairs([(side.wants, side.kept) for side in self._sides])
+        return int(np.max(wants - kept, initial=0)) * self.beside
 
     @cached_property
-    def _kept(self) -> Ints:
-        """What devices want and hold, of the split dims."""
-        here, there, strangers = self._numbers
-        rows = (
-            (self.wanted[dim], Blocks(self.source.dims[dim]), i, j)
-            for dim, i, j in zip(self.split, here, there, strict=True)
-        )
-        kept = _product([w.within(j, own.low(i), own.high(i)) for w, own, i, j in rows])
-        return kept if strangers is None else np.where(strangers, 0, kept)
+    def _sides(self) -> list[_Side]:
+        """For each group of dims what devices want and hold of them."""
+        found = []
+        for group in self._groups:
+            here, there, strangers = self._numbers(group)
+            wanted, own = [self.wanted[dim] for dim in group], [Blocks(self.source.dims[dim]) for dim in group]
+            rows = [w.within(j, o.low(i), o.high(i)) for w, o, i, j in zip(wanted, own, here, there, strict=True)]
+            kept = _product(rows) if strangers is None else np.where(strangers, 0, _product(rows))
+            wants = _product([w.wants(j) for w, j in zip(wanted, there, strict=True)])
+            held = _product([o.starts(i + 1) - o.starts(i) for o, i in zip(own, here, strict=True)])
+            found.append(_Side(wants, held, kept))
+        return found
 
     @cached_property
     def sent(self) -> int:
@@ -127,20 +150,20 @@ class Meeting:
         The copies of the target together need every element of a shard as often as there are copies; what its holders keep
         for themselves is not sent.
         """
-        here, _, _ = self._numbers
         copies = self.target.mesh.size // math.prod(dim.parts for dim in self.target.dims)
         holders = self.source.mesh.size // math.prod(dim.parts for dim in self.source.dims)
-        own = [Blocks(self.source.dims[dim]) for dim in self.split]
-        held = _product([blocks.starts(at + 1) - blocks.starts(at) for blocks, at in zip(own, here, strict=True)])
-        kept, looked = self._kept, holders
-        shared: tuple[int, ...] = ()
-        if self.aligned:
-            split = {lane for dim in self.source.dims for lane in dim.lanes}
-            shared = tuple(lane for lane in range(kept.ndim) if lane not in split)
-            looked = math.prod(kept.shape[lane] for lane in shared)
+        split = {lane for dim in self.source.dims for lane in dim.lanes}
+        shared = tuple(lane for lane in range(len(self.source.full_shape)) if lane not in split)
+        looked, sides = 1 if self.aligned else holders, []
+        for side in self._sides:
+            if self.aligned:
+                looked *= math.prod(side.kept.shape[lane] for lane in shared)
+                sides.append((side.held, side.kept.sum(axis=shared, keepdims=True)))
+            else:
+                sides.append((side.held, self._kept_by_shard(side.kept)))
+        held, kept = _pairs(sides)
         if float(held.max(initial=0)) * looked * max(copies, holders) > LARGEST:
             held, kept = held.astype(object), kept.astype(object)
-        kept = kept.sum(axis=shared, keepdims=True) if self.aligned else self._kept_by_shard(kept)
         # held * copies / holders - kept / looked, over a common denominator
         most = int(np.max(held * (copies * looked) - kept * holders, initial=0)) * self.beside
         return -(-most // (holders * looked))
@@ -265,6 +288,24 @@ def _product(sides: Sequence[Ints]) -> Ints:
     for side in sides:
         result = result * (side.astype(object) if large else side)
     return np.asarray(result)
+
+
+def _pairs(sides: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    """Sizes of boxes and what is kept of them, from those of groups of dims; of equal sizes only where least is kept."""
+    if len(sides) == 1:
+        return sides[0]
+    sides = [_least_of_each(*side) for side in sides]
+    grid = np.ix_(*[np.arange(len(sizes)) for sizes, _ in sides])
+    sizes, kept = ([side[at][i] for side, i in zip(sides, grid, strict=True)] for at in (0, 1))
+    return _product(sizes), _product(kept)
+
+
+def _least_of_each(sizes: Ints, kept: Ints) -> tuple[Ints, Ints]:
+    """The different sizes, and the least that is kept of each."""
+    sizes, kept = (some.ravel() for some in np.broadcast_arrays(sizes, kept))
+    order = np.argsort(sizes, kind="stable")
+    found, first = np.unique(sizes[order], return_index=True)
+    return found, np.minimum.reduceat(kept[order], first) if len(found) else found
 
 
 @kept(limit=8 * MIB, size=lambda meeting: meeting.source.footprint + meeting.target.footprint, least=8)
