@@ -87,7 +87,7 @@ def test_gelu_is_accurate_in_the_middle_and_in_the_tail(dtype, size):
     rtol = {8: 1e-12, 4: 2e-5, 2: 2e-3}[host.itemsize]
     middle = (host > -3.01) & (host < -2)  # where large arrays of float32 lose digits: two parts cancel
     np.testing.assert_allclose(made[~middle], exact[~middle], rtol=rtol, atol=tiny)
-    np.testing.assert_allclose(made[middle], exact[middle], rtol=max(rtol, 1.5e-4))
+    np.testing.assert_allclose(made[middle], exact[middle], rtol=max(rtol, 4e-5))
     assert np.abs(made - exact).max() < {8: 1e-14, 4: 1e-6, 2: 1e-2}[host.itemsize]
     most = np.finfo(dtype).max
     odd = np.asarray(nn.gelu(sw.shard(np.array([np.inf, -np.inf, np.nan, 0.0, most, -most], dtype), MESH, P())))
@@ -108,11 +108,11 @@ def test_gelu_of_large_arrays_is_the_kernel_whatever_part_lies_in_the_tail(sprea
         made = np.asarray(nn.gelu(sw.shard(host, MESH, P("data"))))
         turned = np.asarray(nn.gelu(sw.shard(host.T, MESH, P("data"))))
         exact = elementwise.gelu(NUMPY, host)
-    np.testing.assert_allclose(made, exact, rtol=1.5e-4, atol=3e-45)
-    np.testing.assert_allclose(made, exact, rtol=3e-6, atol=6e-7)
+    np.testing.assert_allclose(made, exact, rtol=4e-5, atol=3e-45)
+    np.testing.assert_allclose(made, exact, rtol=3e-6, atol=3e-7)
     tail = np.abs(host) > 3
     np.testing.assert_allclose(made[tail], exact[tail], rtol=1e-6, atol=3e-45)
-    np.testing.assert_allclose(turned, made.T, rtol=0, atol=3e-7)  # elements at the end of a block are summed otherwise
+    np.testing.assert_array_equal(turned, made.T)  # whatever block an element is in
 
 
 def test_large_and_infinite_inputs_stay_finite():
