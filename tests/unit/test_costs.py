@@ -45,6 +45,39 @@ def test_a_local_step_takes_the_time_of_its_roofline():
     assert (row.compute, row.limit) == (pytest.approx(work / 1e6), "compute")
 
 
+@pytest.mark.parametrize(
+    ("function", "kinds", "made"),
+    [
+        (lambda x, y: x < y, [((64, 32), "float32"), ((64, 32), "float32")], [(64, 32, 1)]),
+        (snp.isnan, [((64, 32), "float64")], [(64, 32, 1)]),
+        (lambda x: snp.sum(x, axis=1), [((64, 32), "bool")], [(64, 8)]),
+        (lambda x: snp.argsort(x, axis=1), [((64, 32), "int8")], [(64, 32, 8)]),
+        (lambda x: snp.astype(x, np.float64), [((64, 32), "int8")], [(64, 32, 8)]),
+        (lambda x, y: x * y, [((64, 32), "float32"), ((64, 32), "bool")], [(64, 32, 4)]),
+        (snp.linalg.slogdet, [((64, 3, 3), "float32")], [(64, 4), (64, 4)]),
+    ],
+)  # fmt: skip
+def test_results_count_with_the_bytes_of_their_own_dtypes(function, kinds, made):
+    args = [placed(shape, P(("x", "y")), dtype=np.dtype(dtype)) for shape, dtype in kinds]
+    row = sw.explain(function, *args).rows[0]
+    read = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in kinds)
+    assert row.touched == (read + sum(map(math.prod, made))) // 8
+    plan = sw.auto(function, MESH, *[abstract(*shape, dtype=np.dtype(dtype)) for shape, dtype in kinds])
+    assert plan.time == plan.explain().time
+    assert plan.certificate.check()
+
+
+def test_taken_rows_count_with_the_bytes_of_the_table():
+    table, ids = (
+        placed((1000, 64), P(), dtype=sw.ShapeDtype((1,), "bfloat16").dtype),
+        placed((80,), P("x"), dtype="int64"),
+    )
+    row = next(
+        row for row in sw.explain(lambda t, i: snp.take(t, i, axis=0), table, ids).rows if row.operation == "take"
+    )
+    assert row.touched == 2 * 1000 * 64 + 8 * 40 + 2 * 40 * 64
+
+
 def test_totals_are_sums_of_their_parts():
     x, w = placed((64, 256), P("x", "y")), placed((256, 64), P("y"))
     explanation = sw.explain(lambda x, w: snp.sum(snp.exp(x @ w)), x, w)

@@ -154,6 +154,29 @@ def test_equal_parts_of_a_graph_are_eliminated_once():
     assert made(100) == (tables, 100 * least)
 
 
+def test_choices_are_ranked_by_what_they_cost():
+    looked = 0
+    for seed in range(60):
+        tables, sizes, factors = random_graph(seed)
+        every = joint(tables, sizes, factors)
+        run = Elimination(tables, sizes, factors)
+        run.run()
+        if math.isinf(run.least()):
+            assert not list(run.ranked())
+            continue
+        ranked = list(itertools.islice(run.ranked(), 500))
+        looked += len(ranked)
+        assert len({tuple(choice) for _, choice in ranked}) == len(ranked)
+        costs = [every[tuple(choice)] for _, choice in ranked]
+        assert costs == [(run.least() + extra) * UNIT for extra, _ in ranked]
+        assert costs == sorted(every.ravel())[: len(ranked)]
+        assert len(ranked) == min(500, np.isfinite(every).sum())
+        few = [extra for extra, _ in run.ranked(2.0)]
+        assert few == [extra for extra, _ in ranked if extra <= 2][: len(few)]
+        assert len(few) == (every <= (run.least() + 2) * UNIT).sum()
+    assert looked > 1000
+
+
 def test_an_order_that_is_known_gives_the_same_elimination():
     for seed in range(40):
         tables, sizes, factors = random_graph(seed)

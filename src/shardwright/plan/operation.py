@@ -283,7 +283,7 @@ def problem_of(
     dtypes = op.dtypes([kind[1] if isinstance(kind, tuple) else type(kind) for kind in kinds], attrs)
     rule = _linear_for(op.fitted(shapes, attrs, scalar_side(kinds)), arrays, scalars, dtypes[0], trusted)
     shardings = [layout.sharding for layout, _ in arrays]
-    return Problem(rule, shardings, shapes, [dtype for _, dtype in arrays], wanted, op), dtypes
+    return Problem(rule, shardings, shapes, [dtype for _, dtype in arrays], wanted, op, dtypes), dtypes
 
 
 _plans: Cache[Any, OperationPlan] = Cache(limit=96 * MIB, size=lambda plan: plan.footprint)

@@ -51,11 +51,12 @@ class Problem:
         dtypes: "Sequence[np.dtype[Any]]",
         wanted: Sequence[Sharding | None] = (),
         op: Op | None = None,
+        made: "Sequence[np.dtype[Any]]" = (),
     ) -> None:
         self.rule, self.shapes, self.dtypes, self.given, self.op = rule, shapes, dtypes, operands, op
         self.asked = tuple(wanted)
-        self.result_dtype = max(dtypes, key=lambda dtype: dtype.itemsize, default=np.dtype(np.int8))  # about
-        self.itemsize = self.result_dtype.itemsize
+        self.work_dtype = max(dtypes, key=lambda dtype: dtype.itemsize, default=np.dtype(np.int8))  # about
+        self.made = tuple(made) or (self.work_dtype,) * len(rule.outputs)  # of results
         self.mesh = mesh = next(s for s in (*operands, *wanted) if s is not None).mesh
         used = [axis for sharding in operands for axis in sharding.axes]
         self.wanted = [s if s is not None and mesh.share_a_cut((*used, *s.axes)) else None for s in wanted]
@@ -124,15 +125,16 @@ class Problem:
 
     @cached_property
     def _out_bytes(self) -> float:
-        """Bytes of all results."""
+        """Bytes of all results, as they count where they are left to be reduced."""
         outs = [math.prod(self.rule.out_shape(at)) for at in range(len(self.rule.outputs))]
-        return float(sum(outs) * self.itemsize)
+        return float(sum(outs) * self.work_dtype.itemsize)
 
     @cached_property
     def _whole_bytes(self) -> float:
-        """Bytes of all operands and results, whole."""
-        sizes = (math.prod(shape) * dtype.itemsize for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
-        return sum(sizes) + self._out_bytes
+        """Bytes of all operands and results."""
+        shapes = [*self.shapes, *[self.rule.out_shape(at) for at in range(len(self.rule.outputs))]]
+        arrays = zip(shapes, (*self.dtypes, *self.made), strict=True)
+        return float(sum([math.prod(shape) * dtype.itemsize for shape, dtype in arrays]))
 
     @cached_property
     def _least_work(self) -> float:
@@ -140,11 +142,11 @@ class Problem:
         work = work_of(self, {})
         if self.rule.selects is not None:  # n log n: the logarithm is less where shards are shorter
             work /= math.log2(max(self.rule.sizes[self.rule.selects[0]], 2))
-        return work / self.chip.flops_of(self.result_dtype)
+        return work / self.chip.flops_of(self.work_dtype)
 
     def afresh(self) -> "Problem":
         """The same problem with nothing looked at yet."""
-        return Problem(self.rule, self.given, self.shapes, self.dtypes, self.asked, self.op)
+        return Problem(self.rule, self.given, self.shapes, self.dtypes, self.asked, self.op, self.made)
 
     @property
     def least_alternative(self) -> float:

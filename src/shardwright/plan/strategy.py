@@ -271,7 +271,7 @@ def in_place(problem: Problem, strategy: Strategy) -> Price:
     steps = inner_steps(problem, strategy.operands, strategy.results)
     inner = tuple(Cost(step.name, step.axes, step.received, step.time) for step in steps if step.received)
     work = work_of(problem, strategy.placement)
-    return Price((), inner, (), memory, problem.chip.seconds(work, memory, problem.result_dtype))
+    return Price((), inner, (), memory, problem.chip.seconds(work, memory, problem.work_dtype))
 
 
 # -- what devices exchange while they compute -----------------------------------------------------------------------------
@@ -308,21 +308,23 @@ def _held(problem: Problem, wanted: Sequence[Sharding], results: Sequence[Shardi
         for there, shape, dtype in zip(wanted, problem.shapes, problem.dtypes, strict=True)
     )
     return memory + sum(
-        made.local_size(problem.rule.out_shape(at)) * problem.itemsize for at, made in enumerate(results)
+        made.local_size(problem.rule.out_shape(at)) * dtype.itemsize
+        for at, (made, dtype) in enumerate(zip(results, problem.made, strict=True))
     )
 
 
 def _deferred(problem: Problem, results: Sequence[Sharding]) -> list[Cost]:
-    """What is still to be communicated once results are there."""
-    rule, deferred = problem.rule, []
+    """What is still to be communicated once results are there. Results count with the widest dtype of the operands: sums of
+    booleans are added up, though gathering what they are of may take less."""
+    rule, deferred, dtype = problem.rule, list[Cost](), problem.work_dtype
     for at, made in enumerate(results):
-        local = made.local_size(rule.out_shape(at)) * problem.itemsize
+        local = made.local_size(rule.out_shape(at)) * dtype.itemsize
         target = problem.wanted[at] if at < len(problem.wanted) else None
         if target is not None:
             plain = target.replace(partial=(), halo={}).for_shape(rule.out_shape(at))
             if plain.dims == made.dims:  # cut elsewhere, perhaps, but on the same devices: as good
                 plain = made.replace(partial=()) if made.partial else made
-            costs = move_costs(made, plain, rule.out_shape(at), problem.result_dtype)
+            costs = move_costs(made, plain, rule.out_shape(at), dtype)
             deferred += [_scattered(made.mesh, c.axes, local) if c.name == "all_reduce" else c for c in costs]
         elif made.partial:  # the least that reading it later costs; a gather on top would be paid by any strategy
             deferred.append(_scattered(made.mesh, made.partial, local))

@@ -6,8 +6,9 @@ equal tables are the same step, so the layers of a program are eliminated once.
 """
 
 import heapq
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,11 @@ class Dead(NamedTuple):
     variable: int
     option: int  # of those that the variable had at first
     better: int
+
+
+# A choice that was not looked at yet: its cost, a number that settles ties, the options of the first variables, and of the
+# next one the costs of all options, their order, and which of them it has.
+_Waiting = tuple[float, int, list[int], NDArray[np.float64], NDArray[np.int64], int]
 
 
 class Elimination:
@@ -150,6 +156,39 @@ class Elimination:
             ]
             made[v] = own[pick(table, tuple(at))]
         return made
+
+    def ranked(self, most: float = math.inf) -> Iterator[tuple[float, list[int]]]:
+        """All choices, those of least cost first: by how many units each costs more than the least, up to so many, and the
+        option of each variable. All variables must be gone, with all their options.
+
+        Options are chosen for one variable after the other, the last that went first: the cheapest, while the next best waits.
+        """
+        steps, made, heap, numbers = self.gone[::-1], [0] * len(self.sizes), list[_Waiting](), itertools.count()
+
+        def wait(first: list[int], costs: NDArray[np.float64], order: NDArray[np.int64], rank: int) -> None:
+            if rank < len(order) and costs[order[rank]] <= most and math.isfinite(costs[order[rank]]):
+                heapq.heappush(heap, (float(costs[order[rank]]), next(numbers), first, costs, order, rank))
+
+        def choose(first: list[int], cost: float, rank: int) -> int:
+            _, others, table, (options, *_) = steps[len(first)]
+            costs = np.zeros(len(options)) + self.tables.sums(table, tuple([made[u] for u in others]))
+            order = np.argsort(costs, kind="stable")
+            wait(first, costs - (costs[order[0]] - cost), order, rank)
+            return int(order[0])
+
+        if steps and math.isfinite(self.least()):
+            choose([], 0.0, 0)
+        while heap:
+            cost, _, first, costs, order, rank = heapq.heappop(heap)
+            wait(first, costs, order, rank + 1)
+            chosen = [*first, int(order[rank])]
+            for step, option in zip(steps, chosen, strict=False):
+                made[step.variable] = option
+            while len(chosen) < len(steps):
+                step = steps[len(chosen)]
+                made[step.variable] = choose(chosen, cost, 1)
+                chosen = [*chosen, made[step.variable]]
+            yield cost, made.copy()
 
     # -- dead ends ----------------------------------------------------------------------------------------------------
 

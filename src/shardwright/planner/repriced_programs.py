@@ -46,11 +46,11 @@ def _computed(node: Node, mesh: Mesh) -> float:
         touched = sum([_bytes(x.type) for x in node.nodes]) + sum([_bytes(kind) for kind in node.types])
         return touched / mesh.hardware.chip.memory_bandwidth
     problem, strategy = plan.problem, plan.strategy
-    results = [(problem.rule.out_shape(at), problem.result_dtype) for at in range(len(strategy.results))]
+    results = [(problem.rule.out_shape(at), kind.dtype) for at, kind in enumerate(node.types)]
     arrays = [*zip(problem.shapes, problem.dtypes, strict=True), *results]
     held = zip(strategy.operands + strategy.results, arrays, strict=True)
     touched = sum([local_size(there, shape) * dtype.itemsize for there, (shape, dtype) in held])
-    return roofline(mesh, plan.op, problem.rule, strategy.placement, touched, problem.result_dtype)
+    return roofline(mesh, plan.op, problem.rule, strategy.placement, touched, problem.work_dtype)
 
 
 def roofline(mesh: Mesh, op: Op, rule: Any, placement: Any, touched: float, dtype: Any) -> float:

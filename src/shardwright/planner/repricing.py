@@ -327,8 +327,7 @@ class _Roofline:
         self.rule = rule = self.problem.rule
         self.one = self.name in KERNELS and not (rule.rows or rule.prefix or rule.agrees or rule.selects)
         self.arrays = [(x.type.shape, x.type.dtype.itemsize) for x in node.nodes]
-        item = self.problem.result_dtype.itemsize
-        self.results = [(rule.out_shape(at), item) for at in range(len(rule.outputs))]
+        self.results = [(rule.out_shape(at), kind.dtype.itemsize) for at, kind in enumerate(node.types)]
         self._held: dict[Shardings, int] = {}
 
     def seconds(self, option: Option) -> float:
@@ -381,7 +380,7 @@ class _Roofline:
 
     def _last(self, option: Option) -> float:
         """The local computation that gives the results, or the only one."""
-        placement, dtype = option.strategy.placement, self.problem.result_dtype
+        placement, dtype = option.strategy.placement, self.problem.work_dtype
         return roofline(self.costs.mesh, OPS[self.name], self.rule, placement, self.held(option), dtype)
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ ROUNDING = 1e-9  # of a time
 FINE = 1e-2  # of a bound: a plan that is as near needs no better one
 EASED = 14  # plans with a price of bytes where too much was held
 FACTOR = 4.0  # between the first two of these prices
+LOOKED = 100  # times as many choices are looked at as are partitioned
 WORK = 800  # of what is tried so: plans times variables, so that it takes less than a second
 Crowds = Sequence[NDArray[np.float64]]  # what some plans hold at each node
 SURE = 0.8  # of a limit: an estimate below it needs no second look
@@ -148,7 +150,7 @@ class Search:
         if not fitting:
             return self._smallest(more, tried)
         best = min(fitting, key=lambda found: found.time)
-        return self._eased(more, tried, best) if tried else best
+        return self._ranked(more, self._eased(more, tried, best)) if tried else best
 
     def reconsidered(self, best: Found, other: Found, more: Mapping[Node, Sharding]) -> Found:
         """The best plan after a quicker one was found with more inputs fixed: solved again with the places for several readers
@@ -202,6 +204,34 @@ class Search:
                     quickest = found
         return quickest
 
+    def _ranked(self, more: Mapping[Node, Sharding], best: Found) -> Found:
+        """The best plan of a small program: what may be quicker than a plan is looked at, that which takes least at first."""
+        rounds = _rounds(best)
+        found = self._settled(more, partial(self._quicker, more, best.solution.cost, rounds)) if rounds else None
+        return found or best
+
+    def _quicker(self, more: Mapping[Node, Sharding], seconds: float, rounds: int, solver: Solver) -> Solution | None:
+        """The quickest choice that fits, if it takes less than so many seconds; so many are partitioned to know."""
+        proved = solver.solve(self.limit, mixed=False)
+        if proved is None:
+            return None
+        quickest, upper = None, seconds * (1 - ROUNDING)
+        for least, choice in islice(solver.ranked(proved.proof.price, self.limit, upper), LOOKED * rounds):
+            if least >= upper or not rounds:
+                break
+            cost = solver.seconds(choice)
+            if cost < upper and solver.held(choice) <= self.limit:
+                rounds -= 1
+                lowered = partition_by(
+                    self.program, decision_of(solver.model, choice, self.hubs), {**self.fixed, **more}
+                )
+                if peak_bytes(lowered, lowered.nodes).peak <= self.limit:
+                    quickest, upper = choice, cost
+        if quickest is None:
+            return None
+        held = solver.held(quickest)
+        return replace(proved, choice=quickest, cost=upper, bound=min(proved.bound, upper), held=held)
+
     def _single(self, large: Found, best: Found, most: int) -> Sequence[tuple[Model, int, int]]:
         """Choices of a plan that fits which one that is too large doesn't make, and other places of inputs: no price leads to
         plans that are as the large one but for one choice."""
@@ -248,7 +278,7 @@ class Search:
         fitting = [plan for plan in plans if plan.peak <= self.limit]
         if fitting:
             best = min(fitting, key=lambda plan: plan.time)
-            return self._eased(more, tried, best) if tried else best
+            return self._ranked(more, self._eased(more, tried, best)) if tried else best
         held = min([found.peak for found in tried], default=math.inf)
         if held < least.peak:
             least = self._found_within(held, more) or least

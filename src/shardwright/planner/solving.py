@@ -7,7 +7,7 @@ the others the higher price.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -156,6 +156,22 @@ class Solver:
             return None
         seconds, held = self.seconds(found.choice), self.held(found.choice)
         return replace(best, choice=found.choice, cost=seconds, bound=min(best.bound, seconds), held=held)
+
+    def ranked(self, price: float, budget: float, most: float) -> Iterator[tuple[float, list[int]]]:
+        """Choices, each with seconds that it takes at least if it holds no more than a budget, the fewest first, until that is
+        more than so many. None where the model is too wide to minimise all variables out."""
+        if self.wide:
+            return
+        sizes = [(scope, self.tables.bytes(some)) for scope, some in self._sizes]
+        run = Elimination(self.tables, self.sizes, [*self.factors, *sizes], self.order)
+        run.run()
+        if run.left:
+            return
+        self.tables.set_prices(price, price)
+        unit, paid = self.tables.unit, price * budget if price else 0.0
+        least = run.least() * unit - paid
+        for extra, choice in run.ranked((most - least) / unit + len(self.factors)):  # costs are rounded to units
+            yield least + extra * unit, choice
 
     def _within(self, solved: "Callable[..., Result]", budget: float, mixed: bool) -> Solution | None:
         """Where the lines that two choices make over the price of memory cross lies the next price to try: a choice below both

@@ -108,11 +108,15 @@ class Tables:
         key = table, at
         found = self._picks.get(key)
         if found is None:
-            total: Any = 0.0
-            for number, places in self._parts[table]:
-                total = total + self.values[number][tuple([slice(None) if i == 0 else at[i - 1] for i in places])]
-            found = self._picks[key] = int(np.argmin(total))
+            found = self._picks[key] = int(np.argmin(self.sums(table, at)))
         return found
+
+    def sums(self, table: int, at: tuple[int, ...]) -> Table:
+        """For an entry of a table the sum of which it is the least: for each option of the variable that was minimised out."""
+        total: Any = 0.0
+        for number, places in self._parts[table]:
+            total = total + self.values[number][tuple([slice(None) if i == 0 else at[i - 1] for i in places])]
+        return np.asarray(total)
 
     def _least(self, parts: Parts, sizes: tuple[int, ...]) -> Table:
         views = []

@@ -155,7 +155,7 @@ class _Rows:
             touched = sum(x.type.local_bytes for x in node.nodes) + sum(kind.local_bytes for kind in node.types)
             dtype = node.types[0].dtype if node.types else "float32"
             return {"touched": touched, "compute": chip.seconds(0.0, touched, dtype), "limit": "memory"}
-        price, dtype = plan.strategy.priced, plan.problem.result_dtype
+        price, dtype = plan.strategy.priced, plan.problem.work_dtype
         work = work_of(plan.problem, plan.strategy.placement)
         return {
             "compute": price.compute,
