@@ -9,6 +9,7 @@ import jax_engine
 import jax_front
 import mlir_front
 import operations
+import planner
 import resharding
 import torch_engines
 import ttnn_front
@@ -29,6 +30,7 @@ def main() -> int:
     jax_front.main()
     jax_engine.main()
     imported.main()
+    planner.main()
     print(f"\n{len(MISSED)} goals missed" + "".join(f"\n  {name}" for name in MISSED))
     return 1 if MISSED else 0
 

@@ -154,6 +154,10 @@ class TreePathShardingRule(ShardingRule):
             raise self._unmatched(path)
         return P(), "no pattern matches it"
 
+    def check(self, paths: Sequence[str]) -> None:
+        """Raises ShardingError if a pattern is in no path."""
+        self._check_used({self._first(path) for path in paths}, paths)
+
     def specs_of(self, paths: Sequence[str], leaves: Sequence[Any], mesh: Mesh | None) -> list[P | None]:
         """As the base class, for many leaves: paths that differ in digits that no pattern tells apart are searched once."""
         numbers: dict[bytes | str, int | None] = {}

@@ -17,7 +17,7 @@ def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096 / 2**20
 
-calls._ready.limit = operation._plans.limit = 4 * 2**20  # of 64 and 96 MiB, to fill them sooner
+calls._ready.limit = operation._plans.limit = 4 * 2**20  # of 64 and 80 MiB, to fill them sooner
 mesh = sw.Mesh(a=2, b=4)
 big = sw.shard(np.ones((1024, 1024), np.float32), mesh, P("a", "b"))
 step = sw.sjit(lambda x: nn.softmax(x * 2 + 1))

@@ -462,6 +462,12 @@ def test_a_rule_of_which_a_pattern_matches_nothing_is_refused():
         sw.auto(mlp, MESH, X, weights(), rules=TreePathShardingRule(("up$", P()), ("nothing", P())))
 
 
+def test_a_pattern_that_matches_nothing_is_refused_with_all_inputs():
+    x = ShapeDtype((4, 4), "float32")
+    with pytest.raises(ShardingError, match=r"The pattern 'weights' matches no leaf. The paths are 'x1', 'x2'."):
+        sw.auto(snp.matmul, sw.Mesh(a=2), x, x, rules=TreePathShardingRule(("^x1$", P("a")), ("weights", P())))
+
+
 def test_contradictions_are_refused(plan):
     placed = ShapeDtype((512, 1024), "float32", sw.Sharding(MESH, P("dp")))
     with pytest.raises(

@@ -275,3 +275,22 @@ def test_options_that_others_beat_are_not_added_up():
     for some_options in (certificate._some_options, tables.some_options):
         assert some_options([first, second], 4) == [0, 1, 2, 3]
         assert some_options([first + np.array([0, 0, 2.0, 3]).reshape(4, 1, 1), second], 4) == [0, 1]
+
+
+@pytest.mark.parametrize("rows", [4, 100, 1004])
+@pytest.mark.parametrize("fn", [nn.softmax, lambda x: snp.mean(x, axis=1, keepdims=True)])
+def test_certificates_hold_where_sums_of_columns_run_over_links_of_several_speeds(rows, fn):
+    mesh = sw.Mesh(
+        p=2, q=2, t=2, links={name: sw.Link("line", pace) for name, pace in zip("pqt", (1e7, 1e5, 1e6), strict=True)}
+    )
+    for fixed in ({}, {"x": P("p", ("q", "t"))}):
+        assert sw.auto(fn, mesh, ShapeDtype((rows, 8), "float32"), fixed=fixed).certificate.check()
+
+
+@pytest.mark.parametrize("changed", [{"variable": None}, {"others": 5}, {"table": "x"}, {"variable": 1.5}])
+def test_steps_that_are_malformed_are_rejected(plan, changed):
+    certificate = plan.certificate
+    for at in (0, len(certificate.steps) - 1):
+        steps = [step._replace(**changed) if n == at else step for n, step in enumerate(certificate.steps)]
+        with pytest.raises(PlanError, match="The certificate"):
+            replace(certificate, steps=steps).check()

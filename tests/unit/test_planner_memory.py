@@ -164,3 +164,54 @@ def test_a_plan_that_no_price_of_bytes_leads_to_is_found(name, mesh, limit):
     assert plan.memory <= limit
     assert plan.gap < 0.1
     assert plan.certificate.check()
+
+
+def within(mesh, fn, shapes, **options):
+    return sw.auto(fn, mesh, *[ShapeDtype(shape, dtype) for shape, dtype in shapes], **options)
+
+
+def test_more_memory_never_gives_a_slower_plan_and_the_bound_is_that_of_the_limit():
+    """Where a plan held too much, the budget for inputs was lowered, and the bound was that of the lower budget."""
+    mesh = sw.Mesh(d=2, hardware="trn2")
+    kinds = [((5, 5), "f4"), ((5, 8), "f4"), ((8,), "f4"), ((5, 5), "f4"), ((2, 5, 5), "f4"), ((5,), "i8")]
+
+    def taken(x, w, b, y, z, i):  # x, y and z are not read
+        y = snp.astype(b, np.float32)
+        return y, snp.take(y, i % 8, axis=0), snp.tensordot(snp.sum(y), w, axes=0)
+
+    plans = [within(mesh, taken, kinds, memory=memory) for memory in (468, 474, 480, 500)]
+    for less, more in itertools.pairwise(plans):
+        assert more.time <= less.time * (1 + 1e-9)
+        assert more.bound <= less.time
+        assert more.budget == more._search.limit
+        assert more.certificate.check()
+
+
+def test_within_memory_no_choice_of_places_for_few_inputs_is_quicker_than_the_plan():
+    mesh, kinds = sw.Mesh(d=2, hardware="trn2"), [((5, 8), "f4"), ((8,), "f4"), ((5,), "i8")]
+
+    def taken(w, b, i):
+        c = snp.tanh(b)
+        return c, snp.take(c, i, axis=0), snp.sum(c) * w
+
+    places = [[P(), P("d"), P(None, "d")], [P(), P("d")], [P(), P("d")]]
+    for memory in (232, 240, 260, 300):
+        plan = within(mesh, taken, kinds, memory=memory)
+        for w, b, i in itertools.product(*places):
+            try:
+                other = within(mesh, taken, kinds, memory=memory, fixed={"w": w, "b": b, "i": i})
+            except PlanError:
+                continue
+            assert plan.time <= other.time * (1 + 1e-9)
+            assert plan.bound <= other.time
+
+
+def test_a_bound_for_less_than_the_limit_says_so(monkeypatch):
+    monkeypatch.setattr("shardwright.planner.searching._rounds", lambda found: 0)  # as in large programs
+    least = refused(lambda memory: planned("shared", MESHES["x=3"], memory=memory), 1).least
+    lowered = []
+    for limit in np.linspace(least, planned("shared", MESHES["x=3"]).memory, 12)[:-1]:
+        plan = planned("shared", MESHES["x=3"], memory=float(limit))
+        lowered.append(plan.budget < limit)
+        assert lowered[-1] == ("for at most" in str(plan))
+    assert any(lowered)

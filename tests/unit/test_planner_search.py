@@ -399,6 +399,29 @@ def test_a_matrix_has_the_price_of_every_move_or_less_where_it_says_so(seed):
     assert (np.diag(least[: len(every)]) == 0).all()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_sums_over_links_of_several_speeds_take_no_more_than_their_steps(seed):
+    """An all_reduce in stages scatters any dim that fits; one of a single element, which nothing splits, is none."""
+    rng, dtype, staged = np.random.default_rng(seed), np.dtype("float32"), 0
+    for _ in range(12):
+        sizes = {name: int(rng.choice([2, 2, 3, 4])) for name in "abc"}
+        links = {
+            name: sw.Link(str(rng.choice(["line", "ring", "switch"])), 10 ** rng.uniform(5, 9), 1e-6) for name in "abc"
+        }
+        mesh = sw.Mesh(sizes, links=links)
+        shape = (int(rng.choice([4, 12, 100, 1004])), *[int(n) for n in rng.choice([1, 1, 2, 8], rng.integers(0, 3))])
+        every = places(mesh, shape)
+        source = every[rng.integers(len(every))]
+        left = tuple(axis for axis in "abc" if axis not in source.axes)
+        source = source.replace(partial=left)
+        for target in every:
+            steps = move_steps(source, target, shape, dtype)
+            staged += sum(step.name in ("reduce_scatter", "all_reduce") for step in steps) > 1
+            least = move_matrix((source,), (target,), shape, dtype)[0, 0]
+            assert least <= sum(step.time for step in steps) * (1 + 1e-9), (mesh, shape, source, target)
+    assert staged > 10
+
+
 @pytest.mark.parametrize("shape", [(64, 128, 512), (12, 40, 7)])
 @pytest.mark.parametrize(("sizes", "hardware"), [((2, 2, 2), "h100"), ((8, 8, 8), "h100"), ((4, 4, 4), "tpu-v4")])
 def test_alike_axes_share_patterns_and_have_the_prices_of_their_steps(sizes, hardware, shape):

@@ -678,6 +678,25 @@ def test_between_thousands_of_devices_no_chain_is_quicker_than_the_plan(seed):
         listed += any(max(map(len, step.result.offsets), default=0) > 4096 for step in chain.steps)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "hardware", "shape", "source", "target"),
+    [
+        ({"a": 2, "b": 8, "c": 2}, "mi300x", (10**12, 2), P("b", "c"), P(None, "a")),
+        ({"a": 2, "b": 8, "c": 2}, "mi300x", (8_000_000, 2), P("b", "c"), P(None, "a")),
+        ({"a": 3, "b": 8, "c": 4, "d": 2, "e": 2}, "gb200-nvl72", (16, 10**12), P("b", "d"), P(("c", "e"))),
+        ({"a": 1, "b": 8, "c": 8, "d": 2}, "tpu-v6e", (10**12,), P(("b", "d", "a")), P(("a", "c"))),
+        ({"a": 4, "b": 2, "c": 2, "d": 1}, "mi300x", (1000, 100, 48), P(None, None, ("a", "b")), P("d", "c")),
+    ],
+)
+def test_a_chain_that_regroups_shards_does_not_hide_a_quicker_one(sizes, hardware, shape, source, target):
+    mesh = sw.Mesh(sizes, hardware=hardware)
+    best, chain, direct = (
+        sw.plan_reshard(shape, np.float32, mesh, source, target, algorithm=a) for a in ("best", "portable", "direct")
+    )
+    assert best.time <= min(chain.time, direct.time) * (1 + 1e-9)
+    assert chain.time < direct.time
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_between_a_hundred_thousand_devices_no_chain_is_quicker_than_the_plan(seed):
     rng, listed = np.random.default_rng(seed), 0

@@ -286,7 +286,7 @@ def problem_of(
     return Problem(rule, shardings, shapes, [dtype for _, dtype in arrays], wanted, op, dtypes), dtypes
 
 
-_plans: Cache[Any, OperationPlan] = Cache(limit=96 * MIB, size=lambda plan: plan.footprint)
+_plans: Cache[Any, OperationPlan] = Cache(limit=80 * MIB, size=lambda plan: plan.footprint)
 
 
 def plan_operation(

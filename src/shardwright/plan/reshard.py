@@ -197,8 +197,7 @@ def cheapest(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> 
     if chain is not None and not time_of(chain):
         return "portable", chain
     exchange = maker.direct(source, target)
-    if chain is None:
-        chain = maker.portable(source, target, within=time_of(exchange))
+    chain = maker.portable(source, target, within=time_of(exchange))
     if chain is None or (time_of(exchange), len(exchange)) < (time_of(chain), len(chain)):
         return "direct", exchange
     return "portable", chain

@@ -153,9 +153,10 @@ class Ways:
         if staged is hops:
             return
         at = next(i for i, hop in enumerate(hops) if hop.name == "all_reduce")
-        own = self._way(hops)  # the dim that is scattered for a while is any that fits
+        own, way = self._way(hops), self._way(staged)  # the dim that is scattered for a while is any that fits
         splits = tuple(map(change.product, hops[at].state))
-        yield self._way(staged)._replace(by_dim=own.by_dim, stage=(splits, change.product(staged[at].axes)))
+        states = (*way.states[: at + 1], *[splits] * 3, *way.states[at + 4 :])
+        yield way._replace(states=states, by_dim=own.by_dim, stage=(splits, change.product(staged[at].axes)))
 
     def _way(self, hops: Sequence[Hop], after: Sequence[Term] = ()) -> Way:
         """What a device receives in each collective of a chain, and what must be divisible by what."""

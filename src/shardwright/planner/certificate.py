@@ -59,7 +59,10 @@ class Certificate:
             raise PlanError(f"The certificate has a price of memory of {self.price} s a byte, which is negative.")
         self._about_program()
         checker = _Checker(self)
-        proved = checker.proved()
+        try:
+            proved = checker.proved()
+        except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+            raise PlanError(f"The certificate has steps or tables that no search makes: {error}.") from error
         rounding = 2 * len(checker.costs.scopes) * self.unit  # every cost counts in whole units
         if not proved >= self.bound * (1 - ROUNDING) - rounding or not 0 < self.unit < MOST_UNIT * max(
             self.bound, TINY

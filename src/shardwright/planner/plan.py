@@ -212,6 +212,8 @@ class Plan:
 
     def __str__(self) -> str:
         gap = f", {100 * self.gap:.2g} % above the bound" if self.gap > 1e-6 else ", which is the bound"
+        if self.budget < self._search.limit:
+            gap += f" for at most {size(int(self.budget))} of inputs"
         lines = [
             f"{name}: {text}{f' (× {count})' if count > 1 else ''}" for (name, text), count in self._folded().items()
         ]
@@ -376,6 +378,7 @@ def _by_rules(rules: Any, inputs: Mapping[str, Node], mesh: Mesh) -> dict[Node, 
             paths[name] = found[0]
     if not paths:
         raise PlanError(f"The rules match no input. The inputs are {_listed(inputs)}; the rules are {rules!r}.")
+    rules.check([paths.get(name, name) for name in inputs])  # an error lists all of them
     specs = rules.specs_of(list(paths.values()), [_Leaf(inputs[name]) for name in paths], mesh)
     return {
         inputs[name]: _sharding(spec, mesh, inputs[name], name)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -150,7 +150,7 @@ class Search:
         if not fitting:
             return self._smallest(more, tried)
         best = min(fitting, key=lambda found: found.time)
-        return self._ranked(more, self._eased(more, tried, best)) if tried else best
+        return self._eased(more, tried, best) if tried else best
 
     def reconsidered(self, best: Found, other: Found, more: Mapping[Node, Sharding]) -> Found:
         """The best plan after a quicker one was found with more inputs fixed: solved again with the places for several readers
@@ -176,8 +176,40 @@ class Search:
         return None
 
     def _eased(self, more: Mapping[Node, Sharding], tried: Sequence[Found], best: Found) -> Found:
-        """The best of plans between one that fits and some that don't: bytes get a price where those hold most, a higher one
-        until a plan fits, then a lower one. Its bound is that of all plans within the limit."""
+        """The best of plans between one that fits and some that don't; in small programs its bound is that of all plans within
+        the limit, whatever they hold of inputs."""
+        for better in (partial(self._crowded_out, tried=tried), self._by_inputs, self._ranked):
+            if best.time > tried[0].bound * (1 + FINE):
+                best = better(more, best)
+        return (_rounds(best) and self._for_limit(more, best)) or best
+
+    def _for_limit(self, more: Mapping[Node, Sharding], found: Found) -> Found | None:
+        """A plan with the bound of all plans within the limit; None if it is of a model that was left behind."""
+        every = self._solved(more, self.limit, mixed=False)
+        if every is None or every.model is not found.model:
+            return None
+        bound = min(every.solution.bound, found.solution.cost)
+        solution = replace(found.solution, bound=bound, proof=every.solution.proof)
+        return replace(found, fixed={**self.fixed, **more}, solution=solution)
+
+    def _by_inputs(self, more: Mapping[Node, Sharding], best: Found) -> Found:
+        """The best of plans with each choice of places for the inputs, where these are few: what is held of them is then known,
+        and no price of it leads elsewhere. Inputs that nothing reads lie where they hold least."""
+        model, reads = self.model, self.program.reads
+        read = [node for node in model.inputs if reads[node] or node in self.program.outputs]
+        options = [model.variables[model.inputs[node]].options for node in read if node not in more]
+        if not 1 < math.prod(map(len, options)) <= _rounds(best):
+            return best
+        for choice in product(*options):
+            places = dict(zip([node for node in read if node not in more], choice, strict=True))
+            found = self._solved({**more, **places}, self.limit, mixed=False)
+            if found is not None and found.time < best.time * (1 - ROUNDING) and self._fits(found):
+                best = self._for_limit(more, found) or best
+        return best
+
+    def _crowded_out(self, more: Mapping[Node, Sharding], best: Found, tried: Sequence[Found]) -> Found:
+        """The best of plans where bytes have a price at the nodes where plans that don't fit hold most: a higher one until one
+        fits, then a lower one."""
         enough, quickest, last, rounds = tried[0].bound * (1 + FINE), best, tried[-1], _rounds(best)
         price = max(best.time - tried[0].time, 0.0) / max(tried[0].peak - best.peak, 1)
         crowds = [self._crowd(found) for found in tried if found.model is last.model]
@@ -278,7 +310,7 @@ class Search:
         fitting = [plan for plan in plans if plan.peak <= self.limit]
         if fitting:
             best = min(fitting, key=lambda plan: plan.time)
-            return self._ranked(more, self._eased(more, tried, best)) if tried else best
+            return self._eased(more, tried, best) if tried else best
         held = min([found.peak for found in tried], default=math.inf)
         if held < least.peak:
             least = self._found_within(held, more) or least

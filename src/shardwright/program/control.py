@@ -104,6 +104,13 @@ def _as_array(x: Any, outer: Trace) -> Any:
     return probe.beside(np.asarray(x))
 
 
+def _own(tree: Any) -> Any:
+    """A tree whose arrays are variables of their own: assigning to them changes none outside, as in a program."""
+    leaves, structure = flatten(tree)
+    own = [x.again() if isinstance(x, Array) else x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
+    return unflatten(structure, own)
+
+
 def _leaves(tree: Any, outer: Trace) -> tuple[list[Any], Any, list[str]]:
     leaves, structure = flatten(tree)
     names = [path or "carry" for path in paths_of(tree)]
@@ -138,7 +145,7 @@ def cond(pred: Any, true_fn: Fn, false_fn: Fn, *operands: Any) -> Any:
     """
     outer = current_trace()
     if outer is None or not isinstance(pred, Traced | TracedLocal):
-        return true_fn(*operands) if bool(pred) else false_fn(*operands)
+        return _own((true_fn if bool(pred) else false_fn)(*_own(operands)))
     return chosen(outer, pred, true_fn, false_fn, operands)
 
 
@@ -185,9 +192,9 @@ def while_loop(cond_fn: Fn, body_fn: Fn, init: Any) -> Any:
     """
     outer = current_trace()
     if outer is None:
-        value = init
-        while bool(cond_fn(value)):
-            value = body_fn(value)
+        value = _own(init)
+        while bool(cond_fn(_own(value))):
+            value = _own(body_fn(value))
         return value
     return repeated(outer, cond_fn, body_fn, init)
 
@@ -287,9 +294,9 @@ def scan(body: Fn, init: Any, xs: Any = None, length: int | None = None) -> Any:
 
 def _scan_now(body: Fn, carry: Any, xs: Any, rounds: int) -> Any:
     rows, row_tree = flatten(xs)
-    ys = []
+    carry, ys = _own(carry), []
     for at in range(rounds):
-        carry, y = body(carry, unflatten(row_tree, [x[at] for x in rows]))
+        carry, y = _own(body(carry, unflatten(row_tree, [_own(x[at]) for x in rows])))
         ys.append(y)
     if not ys:
         return carry, None

@@ -174,7 +174,8 @@ class SJIT:
         """The function as a part of the program that is being traced, with the shardings it was given."""
         outer = current_trace()
         assert outer is not None
-        filled = self.constrained(leaves, self.shardings_of(args, kwargs, outer.mesh))
+        own = [leaf.again() if isinstance(leaf, Array) else leaf for leaf in leaves]  # the function's own variables
+        filled = self.constrained(own, self.shardings_of(args, kwargs, outer.mesh))
         result = self.called(structure, filled, Annotations(self.annotation_shardings))
         return result if self.out_shardings is None else with_sharding_constraint(result, self.out_shardings)
 
