@@ -152,3 +152,56 @@ def test_what_does_not_fit_is_refused(engine):
     with pytest.raises(ValueError, match="A value of 3 rows is assigned to the 2 places"):
         sw.sjit(writing(mask))(x, np.ones((3, 3)))
     assert_same(x, np.zeros((8, 3)))
+
+
+@ENGINES
+@pytest.mark.parametrize("seed", range(4))
+def test_booleans_without_dims_beside_other_entries_are_index_arrays_of_one_place_or_none(engine, seed):
+    rng, mesh, compared = np.random.default_rng(seed), sw.Mesh(x=2, y=2, engine=engine), 0
+    entries = [
+        True,
+        False,
+        np.True_,
+        0,
+        -1,
+        slice(None),
+        slice(1, None),
+        slice(None, None, -1),
+        None,
+        ...,
+        [0, 1],
+        "mask",
+    ]
+    while compared < 60:
+        shape = tuple(int(n) for n in rng.choice([2, 3], rng.integers(1, 4)))
+        index = [entries[at] for at in rng.integers(0, len(entries), rng.integers(1, 5))]
+        if not any(entry is flag for entry in index for flag in entries[:3]):
+            continue
+        index = tuple(rng.random(shape[0]) < 0.5 if isinstance(entry, str) else entry for entry in index)
+        host = np.arange(np.prod(shape)).reshape(shape)
+        x = sw.shard(host, mesh, P(("x", "y", None)[rng.integers(3)]))
+        try:
+            sizes = tuple(1 if rng.random() < 0.2 else n for n in host[index].shape)
+            value = 100 + np.arange(np.prod(sizes)).reshape(sizes)
+            host[index] = value
+        except (IndexError, ValueError):
+            with pytest.raises((IndexError, ValueError)):
+                x[index] = 5
+            continue
+        assert_same(sw.sjit(writing(index))(x, value), host)
+        x[index] = value
+        assert_same(x, host)
+        compared += 1
+
+
+@ENGINES
+@pytest.mark.parametrize("index", [1, slice(1, 3), np.array([0, 4]), np.arange(5) > 2, (slice(None), 2)])
+def test_an_assignment_keeps_halos(engine, index):
+    mesh = sw.Mesh(x=2, engine=engine)
+    halo = sw.Sharding(mesh, P("x"), halo={0: (1, 0)}).for_shape((5, 4))
+    x = sw.shard(np.arange(20.0).reshape(5, 4), mesh, P("x")).reshard(halo)
+    program = sw.sjit(writing(index))(x, 7.0)
+    x[index] = 7.0
+    assert program.sharding == x.sharding == halo
+    for one, other in zip(program.shards, x.shards, strict=True):
+        np.testing.assert_array_equal(one.data, other.data)

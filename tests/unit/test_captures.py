@@ -408,3 +408,130 @@ def test_ever_new_numbers_are_warned_of_once():
     for at in range(80):
         one(vector(), np.float64(at))
     assert one.cache_size() == 1
+
+
+class Plain:
+    pass
+
+
+def test_arrays_in_static_arguments_are_read_at_every_call():
+    given, x = Plain(), vector()
+    given.w = vector(1)
+    step = sw.sjit(lambda given, x: x * given.w)
+    assert_same(step(given, x), np.arange(8.0) * (np.arange(8.0) + 1))
+    given.w = vector(10)
+    assert_same(step(given, x), np.arange(8.0) * (np.arange(8.0) + 10))
+    given.w[0] = 5
+    given.w = given.w + 1
+    assert_same(step(given, x + 1), (np.arange(8.0) + 1) * np.where(np.arange(8) == 0, 6, np.arange(8.0) + 11))
+    assert step.cache_size() == 1
+    given.w = sw.replicate(np.full(8, 2.0), MESH)
+    assert_same(step(given, x), np.arange(8.0) * 2)
+
+
+class Equal:
+    """All are equal, and one program serves them."""
+
+    def __init__(self, w):
+        self.w = w
+
+    def __eq__(self, other):
+        return isinstance(other, Equal)
+
+    def __hash__(self):
+        return 1
+
+
+def test_of_equal_static_arguments_those_of_the_call_are_read():
+    one, other = Equal(vector(1)), Equal(vector(10))
+    step = sw.sjit(lambda given, x: x + given.w)
+    for given, start in ((one, 1), (other, 10), (one, 1)):
+        assert_same(step(given, vector()), np.arange(8.0) * 2 + start)
+    assert step.cache_size() == 1
+
+
+def test_the_order_of_names_is_part_of_a_program():
+    pairs, x = [("a", vector(1)), ("b", vector(2))], vector()
+    by_name = sw.sjit(lambda x: x * dict(pairs)["a"])
+    by_name(x)
+    pairs.reverse()
+    assert_same(by_name(x), np.arange(8.0) * (np.arange(8.0) + 1))
+    layers = {"a": vector(1), "b": vector(2)}
+
+    def chain(x):
+        for w in layers.values():
+            x = (x + 1) * w
+        return x
+
+    step = sw.sjit(chain)
+    step(x)
+    layers["a"] = layers.pop("a")
+    assert_same(step(x), np.asarray(chain(x)))
+
+
+class Optional:
+    def __init__(self):
+        self.bias, self.w, self.parts = None, vector(1), {"scale": None}
+
+    def shifted(self, x):
+        return x if self.bias is None else x + self.bias
+
+    @sw.sjit
+    def step(self, x):
+        return self.shifted(x * self.w)
+
+    @sw.sjit
+    def scaled(self, x):
+        return x if self.parts["scale"] is None else x * self.parts["scale"]
+
+
+BIAS = None
+
+
+def shifted(x):
+    return x if BIAS is None else x + BIAS
+
+
+def test_arrays_that_come_where_there_was_none_are_read(monkeypatch):
+    model, x, product = Optional(), vector(), np.arange(8.0) * (np.arange(8.0) + 1)
+    assert_same(model.step(x), product)
+    model.bias = vector(3)
+    assert_same(model.step(x), product + np.arange(8.0) + 3)
+    model.bias = None
+    assert_same(model.step(x), product)
+    assert_same(model.scaled(x), np.arange(8.0))
+    model.parts["scale"] = vector(2)
+    assert_same(model.scaled(x), np.arange(8.0) * (np.arange(8.0) + 2))
+    more = []
+    step, shift = sw.sjit(lambda x: sum(more, start=x)), sw.sjit(shifted)
+    assert_same(step(x), np.arange(8.0))
+    assert_same(shift(x), np.arange(8.0))
+    more.append(vector(1))
+    monkeypatch.setitem(globals(), "BIAS", vector(4))
+    assert_same(step(x), np.arange(8.0) * 2 + 1)
+    assert_same(shift(x), np.arange(8.0) * 2 + 4)
+
+
+@dataclass(frozen=True)
+class Divided:
+    by: object
+
+    def __call__(self, x):
+        return x / self.by
+
+
+class Tagged(int):
+    def __new__(cls, value, tag):
+        made = int.__new__(cls, value)
+        made.tag = tag
+        return made
+
+
+def test_callable_objects_and_numbers_with_attributes_are_told_apart():
+    assert len({token(Divided(by)) for by in (0.0, -0.0, 1, 1.0, True)}) == 5
+    assert token(Divided(2)) == token(Divided(2))
+    assert token(Tagged(1, 2.0)) != token(Tagged(1, 3.0))
+    assert token(Tagged(1, 2.0)) == token(Tagged(1, 2.0)) != token(1)
+    step = sw.sjit(lambda x, divided: divided(x))
+    assert step(vector(1), Divided(2.0)).tolist()[0] == 0.5
+    assert step(vector(1), Divided(-2.0)).tolist()[0] == -0.5

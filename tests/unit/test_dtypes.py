@@ -11,6 +11,7 @@ import shardwright as sw
 import shardwright.numpy as snp
 from helpers import assert_close, assert_same
 from shardwright import P, Sharding, nn
+from shardwright.errors import OperationError
 
 X2 = sw.Mesh(x=2)
 MESHES = [sw.Mesh(x=4, y=2), sw.Mesh(x=4, y=2, engine="literal")]
@@ -262,3 +263,24 @@ def test_variances_of_nothing_and_of_single_elements():
                 assert_close(
                     snp.var(x, axis=axis, correction=correction), np.var(host, axis=axis, correction=correction)
                 )
+
+
+@pytest.mark.parametrize("engine", ["numpy", "literal", "torch"])
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.float16])
+def test_searchsorted_has_nans_last(engine, dtype):
+    mesh = sw.Mesh(x=2, engine=engine)
+    row, keys = (np.array(values, dtype) for values in ([-1, 1, 2, 4, np.nan], [1, 2, np.nan, 4, -1]))
+    found = snp.searchsorted(sw.shard(row, mesh, P("x")), sw.shard(keys, mesh, P("x")))
+    assert found.tolist() == [1, 2, 4, 3, 0]
+
+
+@pytest.mark.parametrize("engine", ["numpy", "literal", "torch"])
+def test_dtypes_that_are_asked_for_hold_numbers_in_native_order(engine):
+    x = sw.shard(np.arange(4.0), sw.Mesh(x=2, engine=engine), P("x"))
+    for dtype in (object, "S3", "M8[s]", "nonsense"):
+        for function in (lambda d: x.astype(d), lambda d: np.sum(x, dtype=d), lambda d: np.cumulative_sum(x, dtype=d)):
+            with pytest.raises(OperationError, match=r"dtype="):
+                function(dtype)
+    assert x.astype(">f4").dtype == np.float32
+    assert np.cumulative_sum(x, dtype=">i4").dtype.isnative
+    assert np.prod(x, axis=(), dtype=">f8").tolist() == [0, 1, 2, 3]

@@ -195,7 +195,7 @@ KINDS = {
 
 def hlo_of(function, *arrays, optimized=False):
     program = sw.sjit(function).lower(*arrays)
-    data = program.data(arrays, [known.array for known in program.captured])
+    data = program.data(arrays, [known.array for known in program.outside.captured])
     lowered = Compiled(program.code).lower(*data)
     return lowered.compile().as_text() if optimized else lowered.as_text("hlo")
 

@@ -1,5 +1,6 @@
 """sjit: what it accepts, what it keeps, what it refuses; rules; annotations; the errors of a peer that ours must not have."""
 
+import copy
 import dataclasses
 import functools
 import gc
@@ -673,3 +674,71 @@ def test_a_strangers_mistakes_have_words():
     shown = sw.explain(lambda a: snp.sum(a), sw.shard(x, MESH, P("data")))
     assert [row.collective for row in shown.collectives] == ["all_reduce data"]
     assert "of communication" in str(shown)
+
+
+# -- functions inside functions ---------------------------------------------------------------------------------------------
+
+
+@sw.sjit
+def clipped(v):
+    v[v < 0] = 0
+    return v
+
+
+@sw.sjit
+def raised(d):
+    d["a"] += 1
+    return d["a"]
+
+
+same = sw.sjit(lambda x: x)
+
+
+def written(x):
+    y = same(x)
+    y[0] = 9
+    return x + 0, y
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x + clipped(x), lambda x: raised({"a": x}) + x, lambda x: written(x)[0], lambda x: written(x)[1]],
+)
+def test_a_jitted_function_inside_another_leaves_its_callers_variables_alone(function):
+    x = sw.shard(np.array([-1.0, 2.0, -3.0, 4.0]), MESH, P("model"))
+    assert_same(sw.sjit(function)(x), np.asarray(function(x)))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int8, np.ndarray, sw.ShapeDtype, int])
+def test_types_are_static_arguments(kind):
+    x = sw.shard(np.arange(4.0), MESH, P("model"))
+    step = sw.sjit(lambda x, kind: x.astype(kind) if issubclass(kind, np.generic) else x)
+    assert step(x, kind).dtype == (np.dtype(kind) if issubclass(kind, np.generic) else x.dtype)
+    assert sw.explain(lambda x, kind: x + 1, x, kind).rows
+
+
+def test_copies_inside_a_program_are_variables_of_their_own():
+    def copied(x, copy):
+        y = copy(x)
+        y[0] = 7
+        return x + 0, y
+
+    x = sw.shard(np.arange(4.0), MESH, P("model"))
+    for function in (copy.copy, copy.deepcopy, lambda x: copy.deepcopy({"a": x})["a"]):
+        first, second = sw.sjit(copied)(x, function)
+        assert_same(first, np.arange(4.0))
+        assert_same(second, np.array([7.0, 1, 2, 3]))
+
+
+class Holder:
+    def __init__(self, value):
+        self.value = value
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [(Holder, "Holder"), (lambda x: {"a": x}.values(), "dict_values"), (lambda x: lambda: x, "function")],
+)
+def test_results_that_hide_arrays_are_refused(made, name):
+    with pytest.raises(ProgramError, match=rf"returns a {name} with arrays inside, which the program does not see"):
+        sw.sjit(lambda x: made(x * 2))(sw.shard(np.arange(4.0), MESH, P("model")))

@@ -10,7 +10,7 @@ import torch
 
 import shardwright as sw
 from shardwright import P, nn, random
-from shardwright.errors import OperationError
+from shardwright.errors import ArrayError, OperationError
 
 F = torch.nn.functional
 
@@ -425,3 +425,41 @@ def test_keys_are_asked_for():
         random.normal(0, (4, 4))
     with pytest.raises(sw.ShardwrightError, match=r"sharding= takes a P or a Sharding; got Mesh"):
         random.normal(random.Key(0), (4, 4), sharding=MESH)
+
+
+@pytest.mark.parametrize("engine", ["numpy", "literal", "torch"])
+def test_norms_of_float16_square_in_float32(engine):
+    """300² is infinite in float16."""
+    host = np.array([[-200, 300, 300, 300], [1, 2, 3, -60000]], np.float16)
+    x = sw.shard(host, sw.Mesh(x=2, y=2, engine=engine), P("x", "y"))
+    wide = t(host.astype(np.float32))
+    for ours, theirs in (
+        (nn.layer_norm(x), F.layer_norm(wide, (4,))),
+        (nn.rms_norm(x), F.rms_norm(wide, (4,), eps=1e-5)),
+        (nn.group_norm(x, 2), F.group_norm(wide, 2)),
+        (nn.batch_norm(x), F.batch_norm(wide, None, None, training=True)),
+    ):
+        assert ours.dtype == np.float16
+        np.testing.assert_allclose(np.asarray(ours, np.float32), theirs.numpy(), atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: nn.one_hot(5, x),
+        lambda x: nn.one_hot(np.array([1]), 3),
+        lambda x: nn.one_hot(x.astype(np.int64), -2),
+        lambda x: nn.cross_entropy(3, x),
+        lambda x: nn.max_pool(np.ones((2, 4, 1)), 2),
+        lambda x: nn.dropout(np.ones(4), 0.5, random.Key(0)),
+        lambda x: nn.layer_norm([1.0]),
+        lambda x: nn.softmax(None),
+        lambda x: nn.group_norm("x", 2),
+        lambda x: nn.linear(x, None),
+        lambda x: nn.scatter_add(np.ones(4), 1, 2),
+        lambda x: nn.conv1d(3, x),
+    ],
+)  # fmt: skip
+def test_what_is_no_array_is_refused_by_name(call):
+    with pytest.raises((ArrayError, OperationError), match=r"^(\w+)[: ]"):
+        call(sw.shard(np.ones((2, 4)), MESH, P("data")))

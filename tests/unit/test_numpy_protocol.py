@@ -369,3 +369,26 @@ def test_linspace_between_arrays():
     for wrong, text in ((-1, "num=-1 is negative"), (2.5, "num=2.5; give an integer")):
         with pytest.raises(OperationError, match=f"linspace: {text}"):
             snp.linspace(a, b, wrong)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint64, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("options", [{}, {"density": True}, {"bins": [-1, 0, 1, 3]}, {"range": (-1, 1)}])
+def test_weights_of_a_histogram_keep_their_dtype(dtype, options):
+    rng, mesh = np.random.default_rng(0), sw.Mesh(x=2)
+    host, weights = rng.standard_normal(50), rng.integers(0, 5, 50).astype(dtype)
+    x, w = sw.shard(host, mesh, P("x")), sw.shard(weights, mesh, P("x"))
+    expected = np.histogram(host, weights=weights, **options)[0]
+    for given in (w, weights):
+        counts = np.histogram(x, weights=given, **options)[0]
+        assert counts.dtype == expected.dtype
+        np.testing.assert_allclose(np.asarray(counts), expected, rtol=1e-6)
+    with pytest.raises(OperationError, match=r"histogram: weights are booleans"):
+        np.histogram(x, weights=w > 1)
+
+
+@pytest.mark.parametrize("axis", [(0,), (), 0.0, "0"])
+def test_argmax_takes_one_dim(axis):
+    x = sw.shard(np.arange(8.0).reshape(2, 4), sw.Mesh(x=2), P("x"))
+    for function in (np.argmax, np.argmin):
+        with pytest.raises(OperationError, match=r"arg(max|min): axis=.* is out of range"):
+            function(x, axis=axis)

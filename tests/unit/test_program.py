@@ -17,6 +17,7 @@ from shardwright.errors import ProgramError
 from shardwright.program import Type, agree, compiled, lower, peak_bytes, received, trace
 from shardwright.program.passes import Rewriter, fused, reduced_once, scheduled, shortened
 from shardwright.sharding import layout_of
+from shardwright.trees import flatten
 
 MESH = sw.Mesh(data=2, model=4)
 RNG = np.random.default_rng(0)
@@ -410,3 +411,38 @@ def test_an_engine_with_several_processes_compares_programs_before_it_runs(monke
     monkeypatch.setattr(engine, "agree", lambda mesh, steps: agree([steps, (*steps[:1], "%1: another")]))
     with pytest.raises(ProgramError, match=r"Step 1 of process 0 is\n  %1: f64\[8@data,4\] = add"):
         sw.sjit(lambda x: x + 1)(x)
+
+
+def in_place(c, row):
+    c[0] = c[0] + row
+    c += 1
+    return c, c
+
+
+CONTROL = {
+    "scan": lambda x: sw.scan(in_place, x, np.arange(3.0)),
+    "while_loop": lambda x: sw.while_loop(lambda c: c[0] < 9, lambda c: in_place(c, 2)[0], x),
+    "cond": lambda x: sw.cond(x[0] < 9, lambda c: in_place(c, 2)[0], lambda c: c, x),
+    "identity": lambda x: in_place(sw.cond(x[0] < 9, lambda c: c, lambda c: c, x), 2)[0],
+    "outside": lambda x: in_place(sw.cond(x[0] < 9, lambda: x, lambda: x), 2)[0],
+}
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_what_bodies_assign_to_is_their_own_eagerly_and_in_programs(name):
+    def function(x):
+        return CONTROL[name](x), x
+
+    host = np.array([1.0, 2.0, 3.0, 4.0])
+    eager, program = (fn(sw.shard(host, MESH, P("model"))) for fn in (function, sw.sjit(function)))
+    for one, other in zip(flatten(eager)[0], flatten(program)[0], strict=True):
+        assert_same(one, np.asarray(other))
+    assert_same(eager[1], host)
+
+
+def test_host_tensors_that_bodies_assign_to_are_their_own():
+    host = np.zeros(2)
+    last, rows = sw.scan(in_place, host, np.arange(3.0))
+    np.testing.assert_array_equal(rows[:, 0], [1, 3, 6])
+    np.testing.assert_array_equal(last, [6, 3])
+    np.testing.assert_array_equal(host, [0, 0])

@@ -104,3 +104,18 @@ def test_tasks_inherit_it_and_keep_their_own():
         return await inside, await outside
 
     assert asyncio.run(main()) == (True, False)
+
+
+def test_one_object_can_be_entered_again_and_inside_itself():
+    once = sw.strict()
+    for _ in range(2):
+        with once:
+            assert is_refused()
+            with once, sw.strict(weights=True):
+                assert is_refused()
+            assert is_refused()
+        assert not is_refused()
+    guarded = sw.strict()(is_refused)
+    assert guarded()
+    assert guarded()
+    assert not is_refused()

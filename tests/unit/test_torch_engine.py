@@ -210,3 +210,25 @@ def test_boxes_without_a_grid_are_left_as_they_are():
         [(), ()],
     ):
         assert grid_of(wrong) is None
+
+
+def test_indices_of_uint64_are_read():
+    x, at = sw.shard(np.arange(4.0), MESH, P("x")), sw.shard(np.array([1, 2], np.uint64), MESH, P())
+    assert_same(x[at], np.array([1.0, 2.0]))
+    assert_same(sw.sjit(lambda x, at: x[at])(x, at), np.array([1.0, 2.0]))
+    assert_same(nn.one_hot(at, 3), np.array([[0, 1, 0], [0, 0, 1]], np.float32))
+    x[at] = 9
+    assert_same(x, np.array([0.0, 9, 9, 3]))
+    with pytest.raises(IndexError, match=r"Index 9223372036854775813 is out of bounds for dim 0 of size 4"):
+        x[sw.shard(np.array([1, 2**63 + 5], np.uint64), MESH, P())]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scalar"),
+    [(np.float32, -1e300), (np.float16, 1e39), (np.float64, -1e300), (np.uint8, 300), (np.uint8, -1)],
+)
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_where_takes_scalars_that_the_dtype_can_not_hold_as_numpy_does(dtype, scalar):
+    host = np.array([1, 2, 3, 0], dtype)
+    for function in (lambda x: np.where(x > 1, x, scalar), sw.sjit(lambda x: np.where(x > 1, x, scalar))):
+        assert_same(function(sw.shard(host, MESH, P("y"))), np.where(host > 1, host, scalar))

@@ -28,16 +28,43 @@ def put(x: Any, index: Any, value: Any) -> Any:
     if given.dtype != x.dtype:
         given = apply("astype", (given,), Attrs(dtype=x.dtype))
     masks = [entry for entry in entries if is_array(entry) and entry.dtype.kind == "b"]
-    flags = [entry for entry in masks if not entry.ndim]  # True is a new dim, False nothing at all
-    if not all(bool(flag) for flag in flags):
-        return x.again()
-    entries = [None if any(entry is flag for flag in flags) else entry for entry in entries]
+    flags = [entry for entry in masks if not entry.ndim]
+    if flags:
+        alone = not any(isinstance(entry, int) for entry in entries) and sum(map(is_array, entries)) == 1
+        if not alone or not bool(flags[0]):
+            return _flagged(x, entries, given)
+        entries, masks = [None if entry is flags[0] else entry for entry in entries], []
     if masks and masks[0] is entries[0] and all(_is_whole(entry) for entry in entries[1:]):
         made = _masked(x, lifted(x, masks[0]), given)
     elif any(is_array(entry) for entry in entries):
         made = _scattered(x, _without_masks(x, entries), given)
     else:
         made = _assigned(x, entries, given)
+    return made if made.traces else made.reshard(x.sharding.replace(partial=()))
+
+
+def _flagged(x: Any, entries: list[Any], value: Any) -> Any:
+    """x with a value where booleans without dims stand among the entries: as in NumPy each is an index array of one place, or
+    of none, along a dim of size 1 that is there for it alone."""
+    index: list[Any] = []
+    shape: list[int] = []
+    sizes = iter(x.shape)
+    for entry in entries:
+        if is_array(entry) and entry.dtype.kind == "b" and not entry.ndim:
+            shape.append(1)
+            index.append(np.zeros(int(bool(entry)), np.int64))
+            continue
+        width = (
+            0
+            if entry is None or entry is Ellipsis
+            else entry.ndim
+            if is_array(entry) and entry.dtype.kind == "b"
+            else 1
+        )
+        shape += [next(sizes) for _ in range(width)]
+        index.append(entry)
+    made = put(apply("reshape", (x,), Attrs(shape=tuple(shape))), tuple(index), value)
+    made = apply("reshape", (made,), Attrs(shape=x.shape))
     return made if made.traces else made.reshard(x.sharding.replace(partial=()))
 
 

@@ -74,6 +74,8 @@ def is_abstract(value: Any) -> bool:
 
 def is_tensor(value: Any) -> bool:
     """Whether a value is a tensor of any kind, with elements or without."""
+    if isinstance(value, type):  # np.float32 itself, whose attributes are those of its instances
+        return False
     return isinstance(value, np.ndarray | np.generic) or (hasattr(value, "shape") and hasattr(value, "dtype"))
 
 
@@ -126,6 +128,8 @@ def host_array(value: object) -> NDArray[Any]:
         array = np.asarray(value)
     except ValueError as error:
         raise ArrayError(f"The value can't be converted to a tensor: {error} Give rows of equal length.") from error
+    except TypeError as error:  # JAX's random keys
+        raise ArrayError(f"A {type(value).__name__} can't be converted to a tensor: {error}") from error
     _check_number(array.dtype)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 

@@ -25,8 +25,9 @@ from shardwright.sharding import Sharding, layout_of
 
 WARN_ABOVE = 16 * 2**20  # bytes that an implicit gather may bring to a device unnoticed
 
-_strict: ContextVar[bool] = ContextVar("strict", default=False)
-_weights_may: ContextVar[bool] = ContextVar("weights", default=False)  # be gathered inside strict()
+_strict: ContextVar[tuple[Any, bool, bool]] = ContextVar(
+    "strict", default=(None, False, False)
+)  # what it was outside, whether gathers are errors, whether weights may be gathered all the same
 
 
 @contextlib.contextmanager
@@ -47,8 +48,7 @@ def lifted(array: Any) -> Any:
     return array if trace is None or array.traces else trace.lift(array)
 
 
-@contextlib.contextmanager
-def strict(*, weights: bool = False) -> Iterator[None]:
+class strict(contextlib.ContextDecorator):  # noqa: N801  # it is written like a function
     """Inside, an operation that would gather a sharded dim unasked raises `ImplicitGatherError` instead.
 
     With `weights=True` a program may gather its parameters, those placed by a rule or named `params`, `parameters` or
@@ -57,17 +57,22 @@ def strict(*, weights: bool = False) -> Iterator[None]:
     It holds for the thread or asyncio task that entered it. A new thread is not strict: enter `strict()` in the thread, or
     run its function with `contextvars.copy_context().run`. Tasks inherit it when they are created.
     """
-    token, inner = _strict.set(True), _weights_may.set(weights)
-    try:
-        yield
-    finally:
-        _strict.reset(token)
-        _weights_may.reset(inner)
+
+    def __init__(self, *, weights: bool = False) -> None:
+        self._weights = weights
+
+    def __enter__(self) -> None:
+        _strict.set((_strict.get(), True, self._weights))
+
+    def __exit__(self, *error: object) -> None:
+        outer = _strict.get()[0]
+        assert outer is not None, "it was entered"
+        _strict.set(outer)
 
 
 def strictness() -> tuple[bool, bool]:
     """Whether implicit gathers are errors here, and whether weights may be gathered all the same."""
-    return _strict.get(), _weights_may.get()
+    return _strict.get()[1:]
 
 
 Seen = Callable[[Any, Sequence[Any], Any], None]  # is told of an operation that ran: how, its operands, its results
@@ -389,9 +394,10 @@ def _inplace(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def mind_gathers(gathers: Sequence[ImplicitGather], line: str = "", weights: bool = False) -> None:
     """Warn of large gathers; inside `strict()` refuse any. Those of weights are intended: none is warned of."""
-    if not _strict.get() and (weights or all(size <= WARN_ABOVE for *_, size in gathers)):
+    is_strict, weights_may = strictness()
+    if not is_strict and (weights or all(size <= WARN_ABOVE for *_, size in gathers)):
         return
-    if weights and _weights_may.get():
+    if weights and weights_may:
         return
     line = line or source_line()
     for name, text, dims, size in gathers:
@@ -402,7 +408,7 @@ def mind_gathers(gathers: Sequence[ImplicitGather], line: str = "", weights: boo
             advice = (
                 "It is a parameter; if weights are to be gathered where they are used, enter sw.strict(weights=True)."
             )
-        if _strict.get():
+        if is_strict:
             raise ImplicitGatherError(f"{message}{advice} ({'; '.join(filter(None, (line, 'inside strict()')))})")
         if size > WARN_ABOVE:
             at = f" ({line})" if line else ""

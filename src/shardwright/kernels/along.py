@@ -128,8 +128,9 @@ def _sortable(xp: Space, x: Data) -> Data:
 
 
 def searchsorted(call: Call, x: Data, values: Data) -> Data:
-    found = call.xp.searchsorted(call.xp.reshape(x, (-1,)), values, side=call.attrs["side"])
-    return call.xp.astype(found, np.int64)
+    xp = call.xp
+    row, values = _sortable(xp, xp.reshape(x, (-1,))), _sortable(xp, values)
+    return xp.astype(xp.searchsorted(row, values, side=call.attrs["side"]), np.int64)
 
 
 def fft(name: str) -> Callable[..., Data]:

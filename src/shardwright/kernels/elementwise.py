@@ -67,7 +67,7 @@ def extremes(call: Call, data: Data) -> Data:
 def in_range(call: Call, data: Data, found: Data) -> Data:
     """The integers themselves; an error if the extremes of all devices, which are the same everywhere, are out of range."""
     if 0 not in call.operands[0].shape:
-        check_range(call, [int(n) for n in call.xp.reshape(found, (2,))])
+        check_range(call, call.xp.reshape(found, (2,)).tolist())
     return data
 
 

@@ -28,7 +28,7 @@ from shardwright.numpy import (
 from shardwright.numpy import max as maxima
 from shardwright.numpy.common import Axis, array, arrays, axes_of, integer, operands, reduced
 from shardwright.numpy.moves import take
-from shardwright.ops import Attrs, RowMap
+from shardwright.ops import Attrs, RowMap, finite_range
 from shardwright.sharding import Sharding
 
 # -- activations ----------------------------------------------------------------------------------------------------------
@@ -78,6 +78,7 @@ def gelu(x: Array, approximate: str = "none") -> Array:
 @taped
 def logsumexp(x: Array, axis: Axis = -1, keepdims: bool = False) -> Array:
     """The logarithm of the sum of exponentials."""
+    x = array("logsumexp", x)
     dims = axes_of("logsumexp", axis, x.ndim)
     top = reduced(maxima(x, axis=dims, keepdims=True))
     finite = where(apply("isfinite", (top,)), top, 0)
@@ -88,6 +89,7 @@ def logsumexp(x: Array, axis: Axis = -1, keepdims: bool = False) -> Array:
 @taped
 def softmax(x: Array, axis: int = -1) -> Array:
     """Exponentials divided by their sum."""
+    x = array("softmax", x)
     top = reduced(maxima(x, axis=axis, keepdims=True))
     powers = exp(x - where(apply("isfinite", (top,)), top, 0))
     return powers / reduced(sum(powers, axis=axis, keepdims=True))
@@ -96,15 +98,23 @@ def softmax(x: Array, axis: int = -1) -> Array:
 @taped
 def log_softmax(x: Array, axis: int = -1) -> Array:
     """The logarithm of the softmax."""
+    x = array("log_softmax", x)
     return x - logsumexp(x, axis=axis, keepdims=True)
 
 
 # -- norms ----------------------------------------------------------------------------------------------------------------
 
 
+def _with_squares(x: Array) -> Array:
+    """x in float32 where its own dtype is too narrow for squares: 300² is infinite in float16."""
+    return astype(x, np.float32) if x.dtype.kind in "fV" and finite_range(x.dtype)[1] < 1e6 else x
+
+
 def _normalized(x: Array, dims: Axis, eps: float) -> Array:
-    centred = x - reduced(mean(x, axis=dims, keepdims=True))
-    return centred / sqrt(reduced(mean(centred * centred, axis=dims, keepdims=True)) + eps)
+    wide = _with_squares(x)
+    centred = wide - reduced(mean(wide, axis=dims, keepdims=True))
+    made = centred / sqrt(reduced(mean(centred * centred, axis=dims, keepdims=True)) + eps)
+    return made if wide is x else astype(made, x.dtype)
 
 
 def _affine(x: Array, weight: Any, bias: Any) -> Array:
@@ -116,13 +126,17 @@ def _affine(x: Array, weight: Any, bias: Any) -> Array:
 @taped
 def layer_norm(x: Array, weight: Any = None, bias: Any = None, axis: Axis = -1, eps: float = 1e-5) -> Array:
     """Mean 0 and variance 1 along dims, then scaled and shifted."""
+    x = array("layer_norm", x)
     return _affine(_normalized(x, axis, eps), weight, bias)
 
 
 @taped
 def rms_norm(x: Array, weight: Any = None, axis: Axis = -1, eps: float = 1e-5) -> Array:
     """Divided by the root of the mean square along dims, then scaled."""
-    return _affine(x / sqrt(reduced(mean(x * x, axis=axis, keepdims=True)) + eps), weight, None)
+    x = array("rms_norm", x)
+    wide = _with_squares(x)
+    made = wide / sqrt(reduced(mean(wide * wide, axis=axis, keepdims=True)) + eps)
+    return _affine(made if wide is x else astype(made, x.dtype), weight, None)
 
 
 @taped
@@ -130,6 +144,7 @@ def batch_norm(
     x: Array, weight: Any = None, bias: Any = None, running_mean: Any = None, running_var: Any = None, eps: float = 1e-5
 ) -> Array:
     """Mean 0 and variance 1 per channel (the last dim) over all others, or by running statistics if given."""
+    x = array("batch_norm", x)
     if (running_mean is None) != (running_var is None):
         raise OperationError("batch_norm: give both running_mean and running_var, or neither.")
     if running_mean is None:
@@ -140,6 +155,7 @@ def batch_norm(
 @taped
 def group_norm(x: Array, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Array:
     """Mean 0 and variance 1 per sample over each group of channels (the last dim) and all spatial positions."""
+    x = array("group_norm", x)
     if x.ndim < 2:
         raise OperationError(f"group_norm takes `batch, spatial…, channels`; got shape {x.shape}.")
     channels, groups = x.shape[-1], integer("group_norm", "groups", groups)
@@ -158,6 +174,7 @@ def group_norm(x: Array, groups: int, weight: Any = None, bias: Any = None, eps:
 @taped
 def linear(x: Array, weight: Any, bias: Any = None) -> Array:
     """x @ weight + bias; the weight is `in, out`."""
+    x, weight = arrays("linear", x, weight)
     y = x @ weight
     return y if bias is None else y + bias
 
@@ -206,7 +223,10 @@ def _classes(name: str, numbers: Array, classes: int) -> Array:
 
 def one_hot(indices: Array, classes: int, dtype: Any = np.float32) -> Array:
     """1 at each index along a new last dim, 0 elsewhere."""
-    indices = _classes("one_hot", index_array("one_hot", indices), classes)
+    classes = integer("one_hot", "classes", classes)
+    if classes < 0:
+        raise OperationError(f"one_hot: classes={classes}; give 0 or more.")
+    indices = _classes("one_hot", index_array("one_hot", array("one_hot", indices)), classes)
     numbers = make(Array, "places", Sharding(indices.mesh), (classes,))
     return astype(expand_dims(indices, -1) == astype(numbers, np.int64), dtype)
 
@@ -214,8 +234,9 @@ def one_hot(indices: Array, classes: int, dtype: Any = np.float32) -> Array:
 @taped
 def cross_entropy(logits: Array, labels: Any, axis: int = -1) -> Array:
     """The mean over samples of minus the log-probability of each one's label."""
+    logits, labels = arrays("cross_entropy", logits, labels)
     (at,) = axes_of("cross_entropy", axis, logits.ndim)
-    numbers = index_array("cross_entropy", arrays("cross_entropy", logits, labels)[1], "labels")
+    numbers = index_array("cross_entropy", labels, "labels")
     if numbers.shape != logits.shape[:at] + logits.shape[at + 1 :]:
         raise OperationError(
             f"cross_entropy: logits of shape {logits.shape} need labels of their shape without dim {at}; got {numbers.shape}."
@@ -226,6 +247,7 @@ def cross_entropy(logits: Array, labels: Any, axis: int = -1) -> Array:
 
 def dropout(x: Array, rate: float, key: "random.Key", training: bool = True) -> Array:
     """Sets elements to 0 with probability `rate` and scales up the rest; a key drops the same elements on every mesh."""
+    x = array("dropout", x)
     if not 0 <= rate < 1:
         raise OperationError(f"dropout: rate={rate} is out of range. Give a rate from 0 to 1, without 1.")
     if not training or rate == 0:
@@ -292,7 +314,7 @@ def _conv(
     dilation: Sizes,
     groups: int,
 ) -> Array:
-    x, weight = operands(name, x, weight)
+    x, weight = arrays(name, x, weight)
     if x.ndim != dims + 2 or weight.ndim != dims + 2:
         raise OperationError(
             f"{name} takes `batch, {dims} spatial, channels` and `{dims} window, in, out`; got {x.shape} and {weight.shape}."
@@ -332,6 +354,7 @@ conv1d, conv2d, conv3d = map(_conv_of, (1, 2, 3))
 
 
 def _pool(name: str, x: Array, window: Sizes, stride: Sizes | None, padding: Padding) -> Array:
+    x = array(name, x)
     spatial = x.ndim - 2
     if spatial < 1:
         raise OperationError(f"{name} takes `batch, spatial…, channels`; got shape {x.shape}.")

@@ -1,6 +1,6 @@
 """Updates combined into rows that indices name: the reverse of reading rows, and what an embedding's gradient is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,15 @@ def scatter_reduce(x: Array, indices: Any, updates: Any, op: str = "add", axis: 
     several dims give an axis and an index array for each: `updates` then has the shape of `x[…]` with these arrays. Indices
     out of range are an error: at once if they are on the host, otherwise when the program has run.
     """
+    single = isinstance(axis, int | np.integer)
+    if not single and (isinstance(indices, str) or not isinstance(indices, Iterable)):
+        raise OperationError(
+            f"scatter_reduce: axis={axis!r} needs a list of index arrays; got {type(indices).__name__}."
+        )
+    x, values, *given = arrays("scatter_reduce", x, updates, *([indices] if single else indices))
     dims = axes_of("scatter_reduce", axis, x.ndim)
-    given = [indices] if isinstance(axis, int | np.integer) else list(indices)
     if len(given) != len(dims):
         raise OperationError(f"scatter_reduce: {len(dims)} dims need an index array each; got {len(given)}.")
-    x, values, *given = arrays("scatter_reduce", x, updates, *given)
     given = [row_indices("scatter_reduce", x, index, dim) for dim, index in zip(dims, given, strict=True)]
     shape = np.broadcast_shapes(*(index.shape for index in given))
     given = [index if index.shape == shape else broadcast_to(index, shape) for index in given]

@@ -2,12 +2,14 @@
 
 import operator
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from shardwright.arrays import Array, PerDevice
-from shardwright.errors import ArrayError, AxisError, OperationError, TraceError
+from shardwright.errors import ArrayError, AxisError, OperationError, ShardingError, TraceError
+from shardwright.sharding import as_dtype, is_number
 
 Axis = int | Sequence[int] | None
 SCALARS = (bool, int, float, complex)
@@ -45,6 +47,22 @@ def array(name: str, x: Any) -> Array:
     """The only operand of an operation."""
     result: Array = operands(name, x)[0]
     return result
+
+
+def number_dtype(name: str, dtype: Any) -> "np.dtype[Any]":
+    """A checked dtype argument, in the byte order of this machine."""
+    try:
+        kind = _native(dtype)
+    except (TypeError, ShardingError) as error:
+        raise OperationError(f"{name}: dtype={dtype!r} is not a dtype: {error}") from None
+    if not is_number(kind):
+        raise OperationError(f"{name}: dtype={kind} has no numbers or booleans. Give a numeric or boolean dtype.")
+    return kind
+
+
+@cache
+def _native(dtype: Any) -> "np.dtype[Any]":
+    return as_dtype(dtype).newbyteorder("=")
 
 
 def integer(name: str, what: str, value: Any) -> int:

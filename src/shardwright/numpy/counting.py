@@ -63,7 +63,12 @@ def histogram(
     numbers = searchsorted(known, a, side="right") - 1
     numbers = where(a == edges[-1].item(), count - 1, numbers)
     numbers = where(numbers < 0, count, numbers)  # elements outside are counted beyond the last bin
-    counts = _counts("histogram", numbers, weights, count + 1)[:count]
+    counts = _counts("histogram", numbers, weights, count + 1, exact=True)[:count]
+    if weights is not None:
+        kind = arrays("histogram", a, weights)[1].dtype
+        if kind == np.bool_:  # NumPy's result depends on the bins: an error, or whether there are any
+            raise OperationError("histogram: weights are booleans. Use weights.astype(np.int64).")
+        counts = counts if density else astype(counts, kind)
     if density:
         widths = np.diff(edges).astype(np.float64)
         counts = astype(counts, np.float64) / a.beside(widths) / sum(counts)
@@ -80,10 +85,13 @@ def _known(name: str, value: Array, option: str) -> Any:
         ) from None
 
 
-def _counts(name: str, numbers: Array, weights: Any, size: int) -> Array:
-    """The sum of the weights of each number, or how often it occurs; numbers are in range."""
-    dtype = np.dtype(np.int64 if weights is None else np.float64)
+def _counts(name: str, numbers: Array, weights: Any, size: int, exact: bool = False) -> Array:
+    """The sum of the weights of each number, or how often it occurs; numbers are in range. Sums of integers are floats unless
+    they are to be exact."""
     values = arrays(name, numbers, 1 if weights is None else weights)[1]
+    dtype = np.dtype(np.int64 if weights is None else np.float64)
+    if exact and values.dtype.kind in "biu":
+        dtype = np.result_type(values.dtype, np.uint64 if values.dtype.kind == "u" else np.int64)
     if values.dtype.kind == "c":
         raise OperationError(
             f"{name}: weights of {values.dtype} are not real. Count real and imaginary parts separately."

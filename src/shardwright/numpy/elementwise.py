@@ -8,7 +8,7 @@ import numpy as np
 from shardwright.arrays import Array
 from shardwright.eager import apply, binary
 from shardwright.errors import OperationError
-from shardwright.numpy.common import array, operands
+from shardwright.numpy.common import array, number_dtype, operands
 from shardwright.ops import Attrs
 
 
@@ -132,9 +132,10 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Array:
 def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: object = None) -> Array:
     """The elements converted to another dtype."""
     check_device(device)
-    if not copy and x.dtype == np.dtype(dtype):
+    kind = number_dtype("astype", dtype)
+    if not copy and x.dtype == kind:
         return x
-    result: Array = apply("astype", (array("astype", x),), Attrs(dtype=np.dtype(dtype)))
+    result: Array = apply("astype", (array("astype", x),), Attrs(dtype=kind))
     return result
 
 

@@ -17,6 +17,7 @@ from shardwright.numpy.common import (
     axis_of,
     integer,
     is_float,
+    number_dtype,
     operands,
     reduced,
     sum_dtype,
@@ -31,7 +32,7 @@ from shardwright.sharding import Sharding
 def _reduce(name: str, x: Any, axis: Axis, keepdims: bool, dtype: Any = None) -> Array:
     a = array(name, x)
     dims = axes_of(name, axis, a.ndim)
-    options = {} if dtype is None else {"dtype": np.dtype(dtype)}
+    options = {} if dtype is None else {"dtype": number_dtype(name, dtype)}
     result: Array = apply(name, (a,), Attrs(axis=dims, keepdims=bool(keepdims), **options))
     return result
 
@@ -142,6 +143,7 @@ def _numbers(a: Array, dims: tuple[int, ...]) -> Array:
 def _arg(name: str, x: Any, axis: int | None, keepdims: bool) -> Array:
     """The first index of an extreme: reduces the extreme, then the smallest index that has it."""
     a = array(name, x)
+    axis = None if axis is None else axis_of(name, axis, a.ndim)
     if not a.size and (axis is None or not a.shape[axis_of(name, axis, a.ndim)]):
         raise OperationError(f"{name} of a tensor without elements has no value; got shape {a.shape}.")
     dims = axes_of(name, axis, a.ndim)
@@ -287,7 +289,7 @@ def _cumulative(name: str, x: Any, axis: int | None, dtype: Any, include_initial
             raise OperationError(f"{name}: a tensor of {a.ndim} dims needs axis=.")
         axis = 0
     at = axis_of(name, axis, a.ndim)
-    kind = np.dtype(dtype) if dtype is not None else sum_dtype(a.dtype)
+    kind = number_dtype(name, dtype) if dtype is not None else sum_dtype(a.dtype)
     result: Array = apply(name, (a,), Attrs(axis=at, dtype=kind))
     if not include_initial:
         return result

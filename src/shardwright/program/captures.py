@@ -1,21 +1,25 @@
 """Arrays that a function reads from outside: where it finds them, so that every call reads what is there now.
 
-A traced function may read `self.w`, a variable of an enclosing function, a global, or an entry of any of these. While it is
-traced only the array is seen. So the ways to it are searched for once: from the object of a method, closures, globals that the
-code names, and defaults, through attributes, classes and their methods, dictionaries and sequences. A call follows them
-again. If they lead to another array of the same kind, that is what the program runs on; if they lead to different ones or
-nowhere, or if a container on the way has another length, the function is traced anew. An array that no way leads to stays
-what it was.
+A traced function may read `self.w`, a variable of an enclosing function, a global, a field of a static argument, or an
+entry of any of these. While it is traced only the array is seen. So the ways to it are searched for once: from the object of
+a method, closures, globals that the code names, defaults and static arguments, through attributes, classes and their methods,
+dictionaries and sequences. A call follows them again. If they lead to another array of the same kind, that is what the program
+runs on. The function is traced anew if they lead to different ones or nowhere, if a container on the way has other keys, names
+or another length, or if something where an array may come (an attribute that was None, a container that was empty) is no
+longer so. An array that no way leads to stays what it was: in a set, under a name that is computed, or made while the function
+was traced.
 """
 
 import functools
 import inspect
+import operator
 import sys
 import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from itertools import islice
 from typing import Any, NamedTuple
 
 from shardwright.arrays import Array
@@ -23,6 +27,7 @@ from shardwright.arrays import Array
 MOST = 20_000  # objects that are looked into
 MOST_WAYS = 8  # to one array that are followed at every call
 MOST_STEPS = 500  # of one way
+MOST_VACANT = 200  # places where arrays may come that are looked at in every call
 
 
 Step = tuple[Callable[[Any, Any], Any], Any]  # how to go on from a value, such as getattr, and its name or key
@@ -43,6 +48,13 @@ class Way(NamedTuple):
         except (AttributeError, LookupError, TypeError, ValueError):
             return None
         return at
+
+    def is_named(self, names: set[str]) -> bool:
+        """Whether it ends with a variable, or with an attribute or a key that code with these names may read."""
+        if not self.steps:
+            return True
+        step, key = self.steps[-1]
+        return step is operator.getitem or (step is getattr and key in names)
 
 
 class Captured:
@@ -72,33 +84,107 @@ class Captured:
         return found
 
 
-def captured(function: Any, arrays: Sequence[Array]) -> list[Captured]:
-    """The arrays that a function reads from outside, with the ways to them."""
-    if not arrays:
-        return []
-    wanted: dict[int, list[Way]] = {id(array): [] for array in arrays}
-    seen: set[int] = set()
-    queue: deque[tuple[Any, Way]] = deque((way.follow(), way) for way in _roots(function))
-    while queue and len(seen) < MOST:
-        at, way = queue.popleft()
-        if id(at) in wanted and isinstance(at, Array):
-            if len(wanted[id(at)]) < MOST_WAYS:
-                wanted[id(at)].append(way)
-            continue
-        if at is None or isinstance(at, _PLAIN) or id(at) in seen or len(way.steps) > MOST_STEPS:
-            continue
-        seen.add(id(at))
-        if _is_library(at):
-            continue
-        if type(at).__module__.partition(".")[0] == "shardwright":  # skip our own caches; search the wrapped function
-            queue += ((inner.follow(), inner) for inner in _roots(getattr(at, "function", None)))
-            queue.append((getattr(at, "__self__", None), Way(functools.partial(getattr, at, "__self__", None), ())))
-            continue
-        if isinstance(at, types.FunctionType | types.MethodType | functools.partial):
-            queue += ((inner.follow(), inner) for inner in _roots(at))
-            continue
-        queue += ((value, Way(way.root, (*way.steps, step))) for step, value in _inside(at))
-    return [Captured(array, wanted[id(array)]) for array in arrays]
+class Guard(NamedTuple):
+    """What a program relies on beside the arrays: a container and its keys or names, or a place that holds nothing."""
+
+    way: Way
+    seen: Any
+
+    def holds(self) -> bool:
+        """Whether it is still so."""
+        return bool(_form(self.way.follow()) == self.seen)
+
+
+def _form(at: Any) -> Any:
+    """The keys of a dictionary; of a sequence the length, and the names in it, or all that a tuple has beside arrays."""
+    if isinstance(at, dict | types.MappingProxyType):
+        return type(at), *at
+    if isinstance(at, tuple):
+        return type(at), len(at), *[x if isinstance(x, str | int | float | complex) else None for x in at]
+    if isinstance(at, list | deque):
+        return type(at), len(at), *[x for x in at if type(x) is str]
+    return type(at)
+
+
+class Outside:
+    """What a program reads from outside: arrays, what was looked at while it was traced, and what both rely on."""
+
+    def __init__(
+        self, function: Any, arrays: Sequence[Array], looked_at: Sequence[Array], statics: Sequence[Any]
+    ) -> None:
+        self._statics = list(statics)  # of the call that is running
+        self.has_statics = False
+        wanted: dict[int, list[Way]] = {id(array): [] for array in (*arrays, *looked_at)}
+        vacant = self._searched(function, wanted)
+        self.captured = [Captured(array, wanted[id(array)]) for array in arrays]
+        self.looked_at = [Captured(array, wanted[id(array)]) for array in looked_at]
+        self.guards = [*_containers([way for ways in wanted.values() for way in ways]), *vacant]
+        self.is_read = bool(self.captured or self.looked_at or self.guards)
+
+    def arrays(self, statics: Sequence[Any]) -> list[Array] | None:
+        """The arrays as they are now; None if the function must be traced anew to know."""
+        if statics:
+            self._statics[:] = statics
+        for guard in self.guards:
+            if not guard.holds():
+                return None
+        for known in self.looked_at:
+            if not known.is_unchanged():
+                return None
+        found = [outside.now() for outside in self.captured]
+        return None if any(array is None for array in found) else found  # type: ignore[return-value]
+
+    def _searched(self, function: Any, wanted: dict[int, list[Way]]) -> list[Guard]:
+        """Adds the ways to some arrays; gives the places where others may come."""
+        seen: set[int] = set()
+        names, vacant = set[str](), list[Way]()
+        queue: deque[tuple[Any, Way]] = deque()
+
+        def enter(at: Any) -> None:
+            names.update(_names_of(at))
+            queue.extend((way.follow(), way) for way in _roots(at))
+
+        enter(function)
+        for number, value in enumerate(self._statics):
+            queue.append((value, Way(functools.partial(self._statics.__getitem__, number), ())))
+        while queue and len(seen) < MOST:
+            at, way = queue.popleft()
+            if id(at) in wanted and isinstance(at, Array):
+                if len(wanted[id(at)]) < MOST_WAYS:
+                    wanted[id(at)].append(way)
+                continue
+            if at is None or (isinstance(at, list | dict | deque) and not at):
+                vacant.append(way)
+            if at is None or isinstance(at, _PLAIN) or id(at) in seen or len(way.steps) > MOST_STEPS:
+                continue
+            seen.add(id(at))
+            if _is_library(at):
+                continue
+            if (
+                type(at).__module__.partition(".")[0] == "shardwright"
+            ):  # skip our own caches; search the wrapped function
+                enter(getattr(at, "function", None))
+                queue.append((getattr(at, "__self__", None), Way(functools.partial(getattr, at, "__self__", None), ())))
+                continue
+            if isinstance(at, types.FunctionType | types.MethodType | functools.partial):
+                enter(at)
+                continue
+            inside = islice(_inside(at), MOST)
+            queue.extend((value, Way(way.root, (*way.steps, step))) for step, value in inside)
+        places = [way for way in vacant if way.is_named(names)]
+        return [Guard(way, _form(way.follow())) for way in places[:MOST_VACANT]]
+
+
+def _containers(ways: Sequence[Way]) -> list[Guard]:
+    """The containers that ways lead through."""
+    found: dict[int, Guard] = {}
+    for way in ways:
+        at = way.root()
+        for number, (step, key) in enumerate(way.steps):
+            if isinstance(at, dict | types.MappingProxyType | list | tuple | deque) and id(at) not in found:
+                found[id(at)] = Guard(Way(way.root, way.steps[:number]), _form(at))
+            at = step(at, key)
+    return list(found.values())
 
 
 _LIBRARIES = (sys.stdlib_module_names | {"numpy", "optree", "torch", "jax", "jaxlib", "pytest", "hypothesis"}) - {
@@ -127,7 +213,7 @@ def _roots(function: Any) -> Iterator[Way]:
         yield from _roots(function.function)
         return
     if isinstance(function, types.MethodType):
-        yield Way(lambda: function.__self__, ())
+        yield Way(functools.partial(getattr, function, "__self__"), ())
         function = function.__func__
     if not isinstance(function, types.FunctionType):
         if callable(function) and not isinstance(function, type):
@@ -152,6 +238,16 @@ def _roots(function: Any) -> Iterator[Way]:
     yield Way(lambda: function.__kwdefaults__, ())
 
 
+def _names_of(function: Any) -> set[str]:
+    """Every name that a function uses."""
+    while isinstance(function, functools.partial | Method | types.MethodType):
+        at = function
+        function = (
+            at.func if isinstance(at, functools.partial) else at.function if isinstance(at, Method) else at.__func__
+        )
+    return _names(function.__code__) if isinstance(function, types.FunctionType) else set()
+
+
 def _names(code: types.CodeType) -> set[str]:
     """Every name that code and the functions inside it use."""
     inner = (_names(part) for part in code.co_consts if isinstance(part, types.CodeType))
@@ -166,14 +262,14 @@ def _inside(at: Any) -> Iterator[tuple[Step, Any]]:
         yield (_class, None), type(at)
         return
     if isinstance(at, dict | types.MappingProxyType):
-        yield from (((_entry, (key, len(at))), value) for key, value in list(at.items()))
+        yield from (((operator.getitem, key), value) for key, value in list(at.items()))
     elif isinstance(at, list | tuple | deque):
-        yield from (((_entry, (number, len(at))), value) for number, value in enumerate(at))
+        yield from (((operator.getitem, number), value) for number, value in enumerate(at))
     elif isinstance(at, weakref.ref):
         yield (_called, ()), at()
     elif isinstance(at, ContextVar):
         yield (_variable, None), at.get(None)
-    slots = (name for cls in type(at).__mro__ for name in _slots(cls))
+    slots = (name for cls in type(at).__mro__ for name in slots_of(cls))
     for name in (*getattr(at, "__dict__", {}), *slots, *_WRAPPED.get(type(at), ())):
         if isinstance(name, str) and hasattr(at, name):
             yield (getattr, name), getattr(at, name)
@@ -183,14 +279,6 @@ def _inside(at: Any) -> Iterator[tuple[Step, Any]]:
 
 
 _WRAPPED = {property: ("fget",), staticmethod: ("__func__",), classmethod: ("__func__",)}
-
-
-def _entry(at: Any, place: tuple[Any, int]) -> Any:
-    """An entry of a container that has as many as it had: a function may read all of them, or count from the end."""
-    key, length = place
-    if len(at) != length:
-        raise LookupError
-    return at[key]
 
 
 def _of_class(at: Any, name: str) -> Any:
@@ -213,7 +301,7 @@ def _variable(at: "ContextVar[Any]", default: Any) -> Any:
     return at.get(default)
 
 
-def _slots(cls: type) -> Sequence[str]:
+def slots_of(cls: type) -> Sequence[str]:
     slots = vars(cls).get("__slots__", ())
     return (slots,) if isinstance(slots, str) else [name for name in slots if name not in ("__dict__", "__weakref__")]
 

@@ -108,10 +108,10 @@ class SJIT:
                 return self._inlined(leaves, structure, wrapped, named)
             last = self._found(leaves, structure, wrapped, named)
         lowered = last.lowered
-        outside = lowered.arrays() if lowered.captured or lowered.looked_at else ()
+        outside = lowered.arrays(leaves) if lowered.outside.is_read else ()
         if outside is None:
             lowered = self._traced_anew(last, leaves, *self._wrapped(args, kwargs))
-            outside = [known.array for known in lowered.captured]
+            outside = [known.array for known in lowered.outside.captured]
         result = lowered(leaves, outside)
         if self._donated:
             self._give_away(args, kwargs)
@@ -263,7 +263,11 @@ class SJIT:
                 f"{self.__name__}.lower: an argument stands for a value of a program that is being traced."
             )
         found = self._found(leaves, structure, wrapped, named)
-        return found.lowered if found.lowered.arrays() is not None else self._traced_anew(found, leaves, wrapped, named)
+        return (
+            found.lowered
+            if found.lowered.arrays(leaves) is not None
+            else self._traced_anew(found, leaves, wrapped, named)
+        )
 
     def traced(self, args: tuple[Any, ...], mesh: Mesh) -> TracedCall:
         """A call with such arguments, traced on a mesh and not laid out."""
@@ -487,7 +491,7 @@ def sjit(
     - Inside, `x += 1` changes the function's own variable; arrays from outside can't be changed while it is traced. They are
       read anew at every call, and what is computed from them is part of the program; if their elements were looked at
       (`float(w)`), a change of them has the function traced anew. Host tensors and numbers from outside are what they were
-      when the function was traced.
+      when the function was traced, and so are arrays in sets or under names that are computed (`getattr(x, name)`).
     - `args_sharding_constraint` reshards arguments once more, inside; `annotation_shardings` says what the names of
       `with_sharding_annotation` stand for; arrays of donated arguments can't be read afterwards.
     - `placement` says how values that nothing is said of are laid out: "propagate" takes shardings from their neighbours,

@@ -1,6 +1,7 @@
 """`Lowered`: a function lowered for one kind of arguments, and what running it takes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, ItemsView, Iterator, Sequence, Set, ValuesView
+from types import CellType
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,13 +11,15 @@ from shardwright.engines import engine_of
 from shardwright.errors import ProgramError
 from shardwright.mesh import Mesh
 from shardwright.plan import LocalShapes
-from shardwright.program.captures import captured
+from shardwright.program.captures import Outside, slots_of
 from shardwright.program.constraints import Annotations
 from shardwright.program.explaining import explained
 from shardwright.program.explanation import Explanation
+from shardwright.program.local_tracing import TracedLocal
 from shardwright.program.node import Program, Type
 from shardwright.program.run import code_of, layout
-from shardwright.program.tracing import trace
+from shardwright.program.statics import Static
+from shardwright.program.tracing import Traced, trace
 from shardwright.rules import resolved
 from shardwright.sharding import Sharding
 from shardwright.trees import flatten, paths_of, unflatten
@@ -81,6 +84,12 @@ class TracedCall:
                         f"{jit.__name__} returns a {type(leaf).__name__}, which can be read only once: return a list or a "
                         f"tuple."
                     )
+                if _holds_traced(leaf):
+                    raise ProgramError(
+                        f"{jit.__name__} returns a {type(leaf).__name__} with arrays inside, which the program does not see: "
+                        f"return them in a tuple, a list or a dict, or make the class a tree with "
+                        f"optree.register_pytree_node_class(namespace='shardwright')."
+                    )
             shape["leaves"] = outs
             shape["shardings"] = resolved(jit.out_shardings, result, self.mesh, "out_shardings")
             return [leaf for leaf in outs if isinstance(leaf, Array | PerDevice)]
@@ -112,8 +121,10 @@ class Lowered:
         leaves, self._arrays, self._output = call.leaves, call.arrays, call.output
         self.program: Program = jit.lowering(call.program, call.placed, call.out_shardings)
         constants = list(self.program.constants.items())
-        self.captured = captured(jit.function, [array for _, array in constants])
-        self.looked_at = captured(jit.function, call.looked_at)
+        statics = [leaf for leaf in leaves if not is_dynamic(leaf)]
+        self.outside = Outside(
+            jit.function, [array for _, array in constants], call.looked_at, [_unwrapped(leaf) for leaf in statics]
+        )
         self._results = [None if node.type.local else layout(node) for node in self.program.outputs]
         self._only = self._results[0] if call.single else None  # the layout of a result that is one array
         self.code, self.nodes = code_of(self.program, [node for node, _ in constants])
@@ -131,17 +142,14 @@ class Lowered:
         stages = {id(program): program for program in (self.program, *self.program.stages.values())}
         return 4000 + 2500 * sum(len(program.nodes) for program in stages.values())
 
-    def arrays(self) -> list[Array] | None:
+    def arrays(self, leaves: Sequence[Any]) -> list[Array] | None:
         """The arrays from outside, as they are now; None if the function must be traced anew to know."""
-        if not all(outside.is_unchanged() for outside in self.looked_at):
-            return None
-        found = [outside.now() for outside in self.captured]
-        return None if any(array is None for array in found) else found  # type: ignore[return-value]
+        return self.outside.arrays([_unwrapped(leaf) for leaf in leaves if not is_dynamic(leaf)])
 
     def __call__(self, leaves: Sequence[Any], outside: Sequence[Array] | None = None) -> Any:
         """Run on the leaves of arguments of the kind that this was lowered for, and on arrays from outside: by default those
         that there were then."""
-        known = [array.array for array in self.captured] if outside is None else outside
+        known = [array.array for array in self.outside.captured] if outside is None else outside
         made = (self._run or self._ready())(*self.data(leaves, known))
         if self._only is not None:
             return Array.of(self._only, made[0])
@@ -206,6 +214,22 @@ def type_of(leaf: Any) -> Type:
         return Type(shapes.largest, leaf.dtype, None, shapes)
     shape, dtype, _ = kind_of_host(leaf)
     return Type(shape, dtype)
+
+
+def _holds_traced(leaf: Any) -> bool:
+    """Whether a leaf that is no array has traced values as attributes, entries or variables of a function."""
+    if isinstance(leaf, Array | PerDevice | np.ndarray | np.generic | str | bytes | type):
+        return False
+    inside = [*getattr(leaf, "__dict__", {}).values()]
+    inside += [getattr(leaf, name, None) for cls in type(leaf).__mro__ for name in slots_of(cls)]
+    inside += [cell.cell_contents for cell in getattr(leaf, "__closure__", None) or () if cell != CellType()]
+    if isinstance(leaf, Set | ValuesView | ItemsView):
+        inside += leaf
+    return any(isinstance(x, Traced | TracedLocal) for some in inside for x in flatten(some)[0])
+
+
+def _unwrapped(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, Static) else leaf
 
 
 def is_dynamic(leaf: Any) -> bool:

@@ -38,7 +38,9 @@ def measure(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         engine.view(lowered.mesh, here.values(x))
         if isinstance(there, LocalShapes)
         else engine.assemble(here.values(here.lanes(x, there)), there)
-        for x, there in zip(lowered.data(leaves, [known.array for known in lowered.captured]), layouts, strict=True)
+        for x, there in zip(
+            lowered.data(leaves, [known.array for known in lowered.outside.captured]), layouts, strict=True
+        )
     ]
     nodes = _nodes_of(lowered.code, lowered.nodes)
 

@@ -173,6 +173,9 @@ class Partitioner:
         placed = [stepped(self.graph, x, next(steps), node.source) if isinstance(x, Node) else x for x in operands]
         made = self._emitted(plan, placed, node.source)
         sharding = made.types[0].sharding
+        first = operands[0].type.sharding if plan.problem.rule.keeps and isinstance(operands[0], Node) else None
+        if first is not None and first.halo and sharding is not None:  # what is written stays where it is, halos too
+            return moved(self.graph, made, first.replace(partial=()), node.source)
         if len(made.types) == 1 and sharding is not None and sharding.partial and self._shared(node):
             target = self._wanted(node) or sharding.replace(partial=())
             return moved(self.graph, made, target, node.source)  # once for all who read it

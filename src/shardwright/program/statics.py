@@ -1,11 +1,14 @@
 """Static arguments: what tells their values apart, since each has a program of its own."""
 
 import dataclasses
+import functools
 import numbers
+import types
 from typing import Any
 
 import numpy as np
 
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
 DEEP = 16  # levels of objects inside objects that are looked into
 
 
@@ -30,7 +33,8 @@ def token(value: Any, deep: int = DEEP) -> Any:
     if kind is str or kind is bool or kind is int or value is None:
         return kind, value
     if isinstance(value, numbers.Number | np.generic | range):
-        return kind, repr(value)
+        more = _fields(value) if deep and hasattr(value, "__dict__") else []  # of a subclass
+        return (kind, repr(value), *[(name, token(field, deep - 1)) for name, field in more])
     if not deep:
         return kind, value
     if isinstance(value, slice):
@@ -40,7 +44,7 @@ def token(value: Any, deep: int = DEEP) -> Any:
     if isinstance(value, frozenset):
         return kind, frozenset(token(x, deep - 1) for x in value)
     by_identity: Any = object.__eq__
-    if kind.__eq__ is by_identity or isinstance(value, type) or callable(value):
+    if kind.__eq__ is by_identity or isinstance(value, (type, *_FUNCTIONS)):
         return kind, value
     fields = tuple((name, token(field, deep - 1)) for name, field in _fields(value))
     return (kind, value, fields) if _hashable(fields) else (kind, value)

@@ -73,6 +73,12 @@ class Traced(Array):
         now = self.recorder()
         return now.value(now.node_of(self))
 
+    def __copy__(self) -> Any:
+        return self.again()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.again()
+
     def become(self, other: Held) -> None:
         """Take another's value: the function's own variable changes, none outside."""
         now = self.recorder()

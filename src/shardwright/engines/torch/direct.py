@@ -120,7 +120,16 @@ def _where(call: Call, kinds: Kinds, space: Space) -> Function | None:
     dtypes = call.dtypes[1:]
     weak = all(kind is float or kind is int for kind in kinds[1:] if isinstance(kind, type))
     one = len(dtypes) == 1 and dtypes[0] in _SCALED[:2] and call.result_dtypes[0] == dtypes[0]
-    return torch.where if one and weak and _gives(torch.where, kinds, dtypes[0], space) else None
+    if not (one and weak and _gives(torch.where, kinds, dtypes[0], space)):
+        return None
+
+    def chosen(condition: Tensor, x: Any, y: Any) -> Tensor:
+        try:
+            return torch.where(condition, x, y)
+        except (RuntimeError, OverflowError):  # a scalar that the dtype can't hold
+            return space.where(condition, x, y)
+
+    return chosen
 
 
 def _by_method(name: str) -> Make:

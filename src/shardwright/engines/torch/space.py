@@ -86,7 +86,10 @@ class TorchSpace:
     # -- choices --------------------------------------------------------------------------------------------------
 
     def where(self, condition: Any, x: Any, y: Any) -> Tensor:
-        a, b = self._alike(x, y)
+        try:
+            a, b = self._alike(x, y)
+        except OverflowError:  # NumPy wraps an integer that the dtype can't hold
+            return self._host(np.where, condition, x, y)
         return torch.where(self.asarray(condition).to(torch.bool), a, b)
 
     def clip(self, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
