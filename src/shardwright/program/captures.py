@@ -113,7 +113,6 @@ class Outside:
         self, function: Any, arrays: Sequence[Array], looked_at: Sequence[Array], statics: Sequence[Any]
     ) -> None:
         self._statics = list(statics)  # of the call that is running
-        self.has_statics = False
         wanted: dict[int, list[Way]] = {id(array): [] for array in (*arrays, *looked_at)}
         vacant = self._searched(function, wanted)
         self.captured = [Captured(array, wanted[id(array)]) for array in arrays]
@@ -234,8 +233,9 @@ def _roots(function: Any) -> Iterator[Way]:
             yield from (Way(functools.partial(outside.get, name), ((getattr, inner),)) for inner in known)
         else:
             yield Way(functools.partial(outside.get, name), ())
-    yield Way(lambda: function.__defaults__, ())
-    yield Way(lambda: function.__kwdefaults__, ())
+    for name in ("__defaults__", "__kwdefaults__"):
+        if getattr(function, name):
+            yield Way(functools.partial(getattr, function, name), ())
 
 
 def _names_of(function: Any) -> set[str]:

@@ -121,10 +121,9 @@ class Lowered:
         leaves, self._arrays, self._output = call.leaves, call.arrays, call.output
         self.program: Program = jit.lowering(call.program, call.placed, call.out_shardings)
         constants = list(self.program.constants.items())
-        statics = [leaf for leaf in leaves if not is_dynamic(leaf)]
-        self.outside = Outside(
-            jit.function, [array for _, array in constants], call.looked_at, [_unwrapped(leaf) for leaf in statics]
-        )
+        self._statics = [at for at, leaf in enumerate(leaves) if not is_dynamic(leaf)]
+        constant_arrays = [array for _, array in constants]
+        self.outside = Outside(jit.function, constant_arrays, call.looked_at, self._unwrapped(leaves))
         self._results = [None if node.type.local else layout(node) for node in self.program.outputs]
         self._only = self._results[0] if call.single else None  # the layout of a result that is one array
         self.code, self.nodes = code_of(self.program, [node for node, _ in constants])
@@ -144,7 +143,12 @@ class Lowered:
 
     def arrays(self, leaves: Sequence[Any]) -> list[Array] | None:
         """The arrays from outside, as they are now; None if the function must be traced anew to know."""
-        return self.outside.arrays([_unwrapped(leaf) for leaf in leaves if not is_dynamic(leaf)])
+        return self.outside.arrays(self._unwrapped(leaves))
+
+    def _unwrapped(self, leaves: Sequence[Any]) -> list[Any]:
+        """The static arguments among the leaves of arguments."""
+        statics = [leaves[at] for at in self._statics]
+        return [leaf.value if isinstance(leaf, Static) else leaf for leaf in statics]
 
     def __call__(self, leaves: Sequence[Any], outside: Sequence[Array] | None = None) -> Any:
         """Run on the leaves of arguments of the kind that this was lowered for, and on arrays from outside: by default those
@@ -226,10 +230,6 @@ def _holds_traced(leaf: Any) -> bool:
     if isinstance(leaf, Set | ValuesView | ItemsView):
         inside += leaf
     return any(isinstance(x, Traced | TracedLocal) for some in inside for x in flatten(some)[0])
-
-
-def _unwrapped(leaf: Any) -> Any:
-    return leaf.value if isinstance(leaf, Static) else leaf
 
 
 def is_dynamic(leaf: Any) -> bool:
