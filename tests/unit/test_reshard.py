@@ -393,9 +393,7 @@ def test_plans_for_a_million_devices_list_none_of_them(sizes, source, target, al
     tracemalloc.stop()
     assert plan.lower_bound <= plan.bytes_received
     assert text
-    listed = sum(len(cuts) for step in plan.steps for cuts in step.result.offsets)
-    assert listed == 0 or (algorithm, plan.algorithm, more) == ("best", "portable", 7)
-    assert peak < 2**22 + 300 * listed  # four bytes a device, and the offsets of uneven shards on the way of a chain
+    assert peak < 2**22  # four bytes a device
 
 
 def test_reductions_over_a_million_devices_list_none_of_them():

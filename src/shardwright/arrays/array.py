@@ -451,6 +451,8 @@ def _layout_from(sharding: Sharding, tensors: list[NDArray[Any]], shape: tuple[i
     if shape is not None and total != tuple(shape):
         raise ArrayError(f"The shards make a tensor of shape {total}, but shape={tuple(shape)} was given.")
     split = {dim: cuts for dim, cuts in offsets.items() if dim < len(sharding.dims)}
-    if sharding.offsets and any(sharding.offsets_of(dim) not in ((), tuple(cuts)) for dim, cuts in split.items()):
+    if sharding.offsets and any(
+        tuple(sharding.offsets_of(dim)) not in ((), tuple(cuts)) for dim, cuts in split.items()
+    ):
         raise ArrayError(f"The shards begin at {split}, but {sharding} says otherwise.")
     return layout_of(sharding.replace(offsets=split), total)

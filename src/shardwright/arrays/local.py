@@ -117,6 +117,6 @@ def joined_layout(sharding: Sharding, shapes: LocalShapes, name: str = "shard_ma
         shape.append(cuts[-1])
         if axes:
             offsets[dim] = cuts
-            if sharding.offsets_of(dim) not in ((), tuple(cuts)):
+            if tuple(sharding.offsets_of(dim)) not in ((), tuple(cuts)):
                 raise ArrayError(f"{name}: the shards of dim {dim} begin at {cuts}, but {sharding} says otherwise.")
     return layout_of(sharding.replace(offsets=offsets), tuple(shape))

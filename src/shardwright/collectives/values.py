@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.errors import CollectiveError, MeshError
 from shardwright.mesh import Mesh, overlap
-from shardwright.sharding import REDUCTIONS, Sharding, block_size, layout_of
+from shardwright.sharding import REDUCTIONS, Cuts, Sharding, block_size, joined, layout_of, sliced
 
 Shape = tuple[int, ...]
 Coords = int | Sequence[int]
@@ -134,8 +134,8 @@ def _gathered(collective: Collective, sharding: Sharding, shape: Shape, dim: int
         )
     group = sharding.mesh.axis_size(collective.axes)
     held = layout_of(sharding, shape).dims[dim]
-    cuts = held.offsets[::group] if held.cuts else held.block_starts(np.arange(0, held.parts + 1, group))
-    return _with_dim(sharding, shape, dim, axes[:keep], cuts.tolist())
+    cuts = joined(sharding.offsets_of(dim), shape[dim], held.parts, group)
+    return _with_dim(sharding, shape, dim, axes[:keep], cuts)
 
 
 def _sliced(collective: Collective, sharding: Sharding, shape: Shape, dim: int) -> Sharding:
@@ -154,14 +154,11 @@ def _sliced(collective: Collective, sharding: Sharding, shape: Shape, dim: int) 
     group = mesh.axis_size(collective.axes)
     held = layout_of(sharding, shape).dims[dim]
     axes = (*sharding.dims[dim], *collective.axes)
-    if held.parts == 1:
-        return _with_dim(sharding, shape, dim, axes, [])
-    block = block_size(held.sizes, group)
-    inner = np.minimum(np.arange(group) * block[:, None], held.sizes[:, None]) + held.offsets[:-1, None]
-    return _with_dim(sharding, shape, dim, axes, [*inner.ravel().tolist(), shape[dim]])
+    cuts = () if held.parts == 1 else sliced(sharding.offsets_of(dim), shape[dim], held.parts, group)
+    return _with_dim(sharding, shape, dim, axes, cuts)
 
 
-def _with_dim(sharding: Sharding, shape: Shape, dim: int, axes: tuple[str, ...], cuts: list[int]) -> Sharding:
+def _with_dim(sharding: Sharding, shape: Shape, dim: int, axes: tuple[str, ...], cuts: Cuts) -> Sharding:
     spec = (*sharding.dims[:dim], axes, *sharding.dims[dim + 1 :])
     offsets = {at: given for at, given in enumerate(sharding.offsets) if given and at != dim}
     return sharding.replace(spec=spec, offsets=offsets | ({dim: cuts} if cuts else {})).for_shape(shape)

@@ -5,15 +5,14 @@ of their number. A few devices are asked what they receive; the busiest of all r
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from shardwright.mesh import Mesh
 from shardwright.plan.route import Hop, State
 from shardwright.plan.steps import PRICED_AS
-from shardwright.sharding import DimLayout, Sharding, block_size, layout_of
+from shardwright.sharding import Nested, Sharding, nested
 
 SOME = 8  # parts of a dim, at whose ends devices are asked
-Starts = Callable[[int], int]  # where a shard of a dim begins; the number after the last gives the end of the dim
 
 
 def least_time(
@@ -23,13 +22,13 @@ def least_time(
     if start.partial or start.halo:
         return 0.0
     mesh, total = start.mesh, 0.0
-    before: list[Starts] = [_starts(dim) for dim in layout_of(start, shape).dims]
+    before = _cuts(start, shape)
     for hop in hops:
         group, after = mesh.axis_size(hop.axes), before.copy()
         if hop.name in ("all_gather", "all_to_all"):
-            after[hop.other] = _joined(before[hop.other], group)
+            after[hop.other] = before[hop.other].joined(group)
         if hop.name in ("all_slice", "all_to_all"):
-            after[hop.dim] = _sliced(before[hop.dim], group)
+            after[hop.dim] = before[hop.dim].sliced(group)
         if hop.name != "all_slice":
             some = _receivers(mesh, hop, group)
             received = max(_lacking(_boxes(mesh, was, before, at), _boxes(mesh, hop.state, after, at)) for at in some)
@@ -40,14 +39,14 @@ def least_time(
 
 
 def _exchanged(
-    mesh: Mesh, state: State, starts: Sequence[Starts], target: Sharding, shape: tuple[int, ...], itemsize: int
+    mesh: Mesh, state: State, before: Sequence[Nested], target: Sharding, shape: tuple[int, ...], itemsize: int
 ) -> float:
     """Seconds that an exchange takes at least, from shards that begin anywhere to those of the target, along the same axes.
 
     The axes that it crosses, and how far, are those of some devices: an exchange along more axes takes no less, but for
     the part of the group that a device is itself, which is given away.
     """
-    wanted = [_starts(dim) for dim in layout_of(target, shape).dims]
+    after = _cuts(target, shape)
     lanes = {
         piece: lane for lane in target.axes for piece in mesh.cut((lane,), by=[p for pieces in state for p in pieces])
     }
@@ -56,11 +55,11 @@ def _exchanged(
     for dim, pieces in enumerate(state):
         rows, parts = set[tuple[int, int]](), mesh.axis_size(pieces)
         for own in _some_shards(parts):
-            (low, high), (first, last) = ((cut(own), cut(own + 1)) for cut in (starts[dim], wanted[dim]))
+            (low, high), (first, last) = ((cuts.start(own), cuts.start(own + 1)) for cuts in (before[dim], after[dim]))
             rows.add((last - first, max(min(high, last) - max(low, first), 0)))
             if first == last or (low <= first and last <= high):
                 continue
-            owners = [bisect_right(range(parts), row, key=starts[dim]) - 1 for row in (first, last - 1)]
+            owners = [bisect_right(range(parts), row, key=before[dim].start) - 1 for row in (first, last - 1)]
             away = [abs(owner - own) for owner in owners]
             apart[dim] = max(apart.get(dim, 0), *[min(n, parts - n) for n in away])
             for owner in owners:
@@ -86,24 +85,9 @@ def _worst(boxes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def _starts(dim: DimLayout) -> Starts:
-    return dim.cuts.__getitem__ if dim.cuts else lambda shard: min(shard * dim.block, dim.size)
-
-
-def _joined(starts: Starts, group: int) -> Starts:
-    return lambda shard: starts(shard * group)
-
-
-def _sliced(starts: Starts, group: int) -> Starts:
-    def sliced(shard: int) -> int:
-        outer, inner = divmod(shard, group)
-        low = starts(outer)
-        if not inner:
-            return low
-        high = starts(outer + 1)
-        return min(low + inner * int(block_size(high - low, group)), high)
-
-    return sliced
+def _cuts(sharding: Sharding, shape: tuple[int, ...]) -> list[Nested]:
+    fitted = sharding.for_shape(shape)
+    return [nested(fitted.offsets_of(dim), n, fitted.parts(dim)) for dim, n in enumerate(shape)]
 
 
 def _receivers(mesh: Mesh, hop: Hop, group: int) -> Iterator[dict[str, int]]:
@@ -139,11 +123,11 @@ def _number(mesh: Mesh, pieces: Sequence[str], coords: Mapping[str, int]) -> int
     return shard
 
 
-def _boxes(mesh: Mesh, state: State, starts: Sequence[Starts], coords: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+def _boxes(mesh: Mesh, state: State, cuts: Sequence[Nested], coords: Mapping[str, int]) -> Iterator[tuple[int, int]]:
     """Where a device's shard begins and ends along each dim."""
-    for pieces, cut in zip(state, starts, strict=True):
+    for pieces, own in zip(state, cuts, strict=True):
         shard = _number(mesh, pieces, coords)
-        yield cut(shard), cut(shard + 1)
+        yield own.start(shard), own.start(shard + 1)
 
 
 def _lacking(held: Iterable[tuple[int, int]], wanted: Iterable[tuple[int, int]]) -> int:

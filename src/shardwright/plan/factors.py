@@ -7,16 +7,20 @@ import numpy as np
 
 from shardwright.mesh import Mesh
 from shardwright.ops import Dims, Rule
-from shardwright.sharding import P, Sharding, block_size, usual_offsets
+from shardwright.sharding import Cuts, P, Sharding, block_size, usual_offsets
 
 PARTIAL = "partial"
 Placement = dict[str, str | None]  # axis -> factor, None or PARTIAL
 Shape = tuple[int, ...]
-Offsets = tuple[tuple[int, ...], ...]
 
 
 def homes(
-    rule: Rule, dims: Dims, mesh: Mesh, axes_by_dim: Sequence[tuple[str, ...]], shape: Shape, offsets: Offsets = ()
+    rule: Rule,
+    dims: Dims,
+    mesh: Mesh,
+    axes_by_dim: Sequence[tuple[str, ...]],
+    shape: Shape,
+    offsets: tuple[Cuts, ...] = (),
 ) -> dict[str, tuple[str, ...]]:
     """Which axes an operand or result has on each factor; a product dim hands its axes to its factors, outermost first."""
     result: dict[str, tuple[str, ...]] = {}
@@ -107,9 +111,9 @@ def ordered(
 
 def explicit_cuts(
     rule: Rule, axes_by_factor: Mapping[str, tuple[str, ...]], operands: Sequence[Sharding]
-) -> dict[str, tuple[int, ...]]:
+) -> dict[str, Cuts]:
     """Explicit offsets that an operand already has along a factor, if its axes there are those of the strategy."""
-    cuts: dict[str, tuple[int, ...]] = {}
+    cuts: dict[str, Cuts] = {}
     if not any(sharding.offsets for sharding in operands):
         return cuts
     blocks = {f for dims in (*rule.inputs, *rule.outputs) for dim in dims if len(dim) > 1 for f in dim}  # must be even
@@ -125,7 +129,7 @@ def explicit_cuts(
 
 
 def owned_cuts(
-    rule: Rule, mesh: Mesh, axes_by_factor: Mapping[str, tuple[str, ...]], cuts_by_factor: Mapping[str, tuple[int, ...]]
+    rule: Rule, mesh: Mesh, axes_by_factor: Mapping[str, tuple[str, ...]], cuts_by_factor: Mapping[str, Cuts]
 ) -> dict[str, tuple[int, ...]]:
     """Where the rows begin, on every shard, that go to the owners of other rows."""
     result = {}
@@ -208,7 +212,7 @@ def result_cuts(
     mesh: Mesh,
     at: int,
     axes_by_factor: Mapping[str, tuple[str, ...]],
-    cuts_by_factor: Mapping[str, tuple[int, ...]],
+    cuts_by_factor: Mapping[str, Cuts],
 ) -> dict[int, Sequence[int]]:
     offsets: dict[int, Sequence[int]] = {}
     for d, dim in enumerate(rule.outputs[at]):
@@ -224,7 +228,7 @@ def result_cuts(
     return offsets
 
 
-def _owned_cuts(rule: Rule, factor: str, parts: int, cuts: tuple[int, ...] | None) -> list[int] | None:
+def _owned_cuts(rule: Rule, factor: str, parts: int, cuts: Cuts | None) -> list[int] | None:
     """Where the result's shards begin if every row is made by the owner of the row it comes from."""
     size, row_map = rule.sizes[factor], rule.rows[factor]
     block = max(int(block_size(size, parts)), 1)

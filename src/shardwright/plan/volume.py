@@ -6,7 +6,7 @@ the pieces of axes that split a dim, and where those are long only over places n
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from shardwright.caches import MIB, kept
 from shardwright.plan.route import change_between
-from shardwright.plan.windows import OUTSIDE, Blocks, Spaced, Wanted
+from shardwright.plan.windows import OUTSIDE, Blocks, Picked, Spaced, Wanted
 from shardwright.sharding import DimLayout, Layout, Sharding, layout_of
 
 Shape = tuple[int, ...]
 Ints = NDArray[np.int64]
 MOST_PLACES = 8192  # looked at one by one; beyond that only places next to a change of sizes are
+MOST_MORE = 32768  # of these with all along lanes that only the target is split by; rows whose shards are all looked at
 LARGEST = 2.0**62  # what a machine's integers count
 
 
@@ -30,6 +31,7 @@ class _Side(NamedTuple):
     wants: Ints
     held: Ints
     kept: Ints
+    coords: list[Ints]  # of the grid, by lane
 
 
 class Meeting:
@@ -76,15 +78,15 @@ class Meeting:
             groups = [*apart, ([*dims, at], lanes.union(*[group[1] for group in joined]))]
         return [dims for dims, _ in groups]
 
-    def _numbers(self, group: Sequence[int]) -> tuple[list[Ints], list[Ints], Any]:
-        """For each dim of a group the numbers of the source's and the target's shards over a grid of devices, and who holds
-        nothing."""
+    def _numbers(self, group: Sequence[int]) -> tuple[list[Ints], list[Ints], Any, list[Ints]]:
+        """For each dim of a group the numbers of the source's and the target's shards over a grid of devices, who holds
+        nothing, and the grid."""
         if not self.aligned:
-            return self._one_by_one()
+            return *self._one_by_one(), []
         layouts = self.source, self.target
         coords = self._coords({lane for layout in layouts for at in group for lane in layout.dims[at].lanes})
         here, there = ([_number(layout.dims[at], coords, layout.full_shape) for at in group] for layout in layouts)
-        return here, there, None
+        return here, there, None, coords
 
     def _one_by_one(self) -> tuple[list[Ints], list[Ints], Any]:
         there = list(self.target.shard_places.T[self.split])
@@ -95,21 +97,35 @@ class Meeting:
         return list(self.source.shard_places[np.maximum(at, 0)].T[self.split]), there, at < 0
 
     def _coords(self, used: set[int]) -> list[Ints]:
-        """Coordinates along the lanes in use, shaped to broadcast: all of them, or those next to a change of sizes."""
+        """Coordinates along the lanes in use, shaped to broadcast: all of them, or those next to a change of sizes.
+
+        Along lanes that split only the target a shard of the source may be wanted anywhere: all of them, if these are not
+        too many.
+        """
         shape = self.source.full_shape
-        regular = all(isinstance(w, Blocks) for w in self.wanted)
-        regular = regular and not any(dim.cuts for layout in (self.source, self.target) for dim in layout.dims)
-        few = regular and math.prod(shape[lane] for lane in used) > MOST_PLACES
-        result = []
-        for lane, n in enumerate(shape):
-            if lane not in used:
-                chosen = np.zeros(1, np.int64)
-            elif few:
-                chosen = np.array(sorted(self._turns(lane, n)), np.int64)
-            else:
-                chosen = np.arange(n)
-            result.append(chosen.reshape([-1 if i == lane else 1 for i in range(len(shape))]))
-        return result
+        places: dict[int, Sequence[int]] = {lane: range(shape[lane]) for lane in used}
+        if self._are_many(used):
+            places = {lane: sorted(self._turns(lane, shape[lane])) for lane in used}
+            split = {lane for dim in self.source.dims for lane in dim.lanes}
+            looked = math.prod(map(len, places.values()))
+            for lane in sorted(used - split):
+                looked = looked // len(places[lane]) * shape[lane]
+                if looked <= MOST_MORE:
+                    places[lane] = range(shape[lane])
+        ones = [1] * len(shape)
+        return [
+            np.array(places.get(lane, [0]), np.int64).reshape([*ones[:lane], -1, *ones[lane + 1 :]])
+            for lane in range(len(shape))
+        ]
+
+    def _are_many(self, lanes: Iterable[int]) -> bool:
+        """Whether only a few places along lanes are looked at: there are many, and arithmetic tells which."""
+        return self._is_regular and math.prod(self.source.full_shape[lane] for lane in lanes) > MOST_PLACES
+
+    @cached_property
+    def _is_regular(self) -> bool:
+        listed = any(dim.is_listed for layout in (self.source, self.target) for dim in layout.dims)
+        return not listed and all(isinstance(w, Blocks) for w in self.wanted)
 
     def _turns(self, lane: int, n: int) -> set[int]:
         """Coordinates along a lane of shards at both ends, and around the first that is short or empty."""
@@ -119,8 +135,7 @@ class Meeting:
                 if lane not in dim.lanes or not dim.block:
                     continue
                 inner = math.prod(layout.full_shape[i] for i in dim.lanes[dim.lanes.index(lane) + 1 :])
-                first = dim.size // dim.block
-                chosen |= {(shard // inner) % n for shard in range(first - 1, first + 3)}
+                chosen.update((dim.turns() // inner % n).tolist())
         return {at for at in chosen if 0 <= at < n}
 
     @cached_property
@@ -134,13 +149,13 @@ class Meeting:
         """For each group of dims what devices want and hold of them."""
         found = []
         for group in self._groups:
-            here, there, strangers = self._numbers(group)
+            here, there, strangers, coords = self._numbers(group)
             wanted, own = [self.wanted[dim] for dim in group], [Blocks(self.source.dims[dim]) for dim in group]
             rows = [w.within(j, o.low(i), o.high(i)) for w, o, i, j in zip(wanted, own, here, there, strict=True)]
             kept = _product(rows) if strangers is None else np.where(strangers, 0, _product(rows))
             wants = _product([w.wants(j) for w, j in zip(wanted, there, strict=True)])
             held = _product([o.starts(i + 1) - o.starts(i) for o, i in zip(own, here, strict=True)])
-            found.append(_Side(wants, held, kept))
+            found.append(_Side(wants, held, kept, coords))
         return found
 
     @cached_property
@@ -152,13 +167,12 @@ class Meeting:
         """
         copies = self.target.mesh.size // math.prod(dim.parts for dim in self.target.dims)
         holders = self.source.mesh.size // math.prod(dim.parts for dim in self.source.dims)
-        split = {lane for dim in self.source.dims for lane in dim.lanes}
-        shared = tuple(lane for lane in range(len(self.source.full_shape)) if lane not in split)
         looked, sides = 1 if self.aligned else holders, []
         for side in self._sides:
             if self.aligned:
-                looked *= math.prod(side.kept.shape[lane] for lane in shared)
-                sides.append((side.held, side.kept.sum(axis=shared, keepdims=True)))
+                kept, devices = self._kept_by_holders(side)
+                looked *= devices
+                sides.append((side.held, kept))
             else:
                 sides.append((side.held, self._kept_by_shard(side.kept)))
         held, kept = _pairs(sides)
@@ -167,6 +181,24 @@ class Meeting:
         # held * copies / holders - kept / looked, over a common denominator
         most = int(np.max(held * (copies * looked) - kept * holders, initial=0)) * self.beside
         return -(-most // (holders * looked))
+
+    def _kept_by_holders(self, side: _Side) -> tuple[Ints, int]:
+        """What the holders of a shard keep of it, all together, and how many they are; between places that are looked at it
+        changes evenly. Both count twice for each lane along which not all are."""
+        split = {lane for dim in self.source.dims for lane in dim.lanes}
+        kept, devices = side.kept, 1
+        for lane, n in enumerate(kept.shape):
+            if lane in split or n == 1:
+                continue
+            if n == self.source.full_shape[lane]:
+                kept, devices = kept.sum(axis=lane, keepdims=True), devices * n
+            else:
+                apart = np.diff(side.coords[lane].ravel(), prepend=-1, append=self.source.full_shape[lane])
+                weights = (apart[1:] + apart[:-1]).reshape(side.coords[lane].shape)
+                large = float(kept.max(initial=0)) * float(weights.sum()) > LARGEST
+                kept = ((kept.astype(object) if large else kept) * weights).sum(axis=lane, keepdims=True)
+                devices *= 2 * self.source.full_shape[lane]
+        return kept, devices
 
     def _kept_by_shard(self, kept: Ints) -> Any:
         """What the holders of a shard keep of it, all together, for each device of the target's mesh."""
@@ -201,12 +233,27 @@ class Meeting:
         ):
             return None
         dim, wanted = self.source.dims[crossed[0]], self.wanted[crossed[0]]
-        shard, low, high = _stretches(wanted)
+        shard, low, high = self._block_ends(crossed[0], wanted) if isinstance(wanted, Blocks) else _stretches(wanted)
         before, after = dim.owners(low) - shard, dim.owners(high) - shard
+        if self._are_many(dim.lanes) and dim.size > MOST_MORE:  # others are as far as these
+            before = np.concatenate([before, np.minimum(before[:-1], before[1:])])
+            after = np.concatenate([after, np.maximum(after[:-1], after[1:])])
         apart = np.maximum(_around(before, dim.parts), _around(after, dim.parts))
         half = dim.parts // 2
         opposite = ((before <= half) & (half <= after)) | ((before <= -half) & (-half <= after))
         return int(np.where(opposite, half, apart).max(initial=0))
+
+    def _block_ends(self, at: int, wanted: Blocks) -> tuple[Ints, Ints, Ints]:
+        """The target's shards of a dim that want rows, all of them or those next to a change of sizes, and their first and
+        last rows."""
+        dim = self.target.dims[at]
+        if self._are_many(dim.lanes) and dim.size <= MOST_MORE and dim.local == dim.block:
+            some = np.unique(dim.owners(np.arange(dim.size)))
+        else:
+            number = _number(dim, self._coords(set(dim.lanes)), self.target.full_shape)
+            some = np.unique(number) if number.size < dim.parts else np.arange(dim.parts)
+            some = some[wanted.wants(some) > 0]
+        return some, wanted.low(some), wanted.high(some) - 1
 
     def _crossed(self, at: int) -> list[int]:
         """The lanes of one dim along which a wanted row lies with another device."""
@@ -217,11 +264,8 @@ class Meeting:
     def _find_crossed(self, at: int) -> list[int]:
         dim, other, wanted = self.source.dims[at], self.target.dims[at], self.wanted[at]
         if isinstance(wanted, Blocks):
-            number = _number(other, self._coords(set(other.lanes)), self.target.full_shape)
-            some = np.unique(number) if number.size < other.parts else np.arange(other.parts)
-            some = some[wanted.wants(some) > 0]
-            shard = np.concatenate([some, some])
-            rows = np.concatenate([wanted.low(some), wanted.high(some) - 1])
+            some, low, high = self._block_ends(at, wanted)
+            shard, rows = np.concatenate([some, some]), np.concatenate([low, high])
         elif isinstance(wanted, Spaced):
             stretches = wanted.ends()
             shard = np.concatenate([some for some, _, _ in stretches] * 2)
@@ -253,12 +297,8 @@ class Meeting:
         return bool((owner[half:] // inner != owner[:half] // inner).any())
 
 
-def _stretches(wanted: Wanted) -> tuple[Ints, Ints, Ints]:
+def _stretches(wanted: Picked) -> tuple[Ints, Ints, Ints]:
     """For shards that want rows of a dim their numbers, and the first and last row of each stretch that they want."""
-    if isinstance(wanted, Blocks):
-        some = np.arange(wanted.parts)
-        some = some[wanted.wants(some) > 0]
-        return some, wanted.low(some), wanted.high(some) - 1
     if isinstance(wanted, Spaced):
         found = wanted.ends()
         shard, one, last = (np.concatenate(parts) for parts in zip(*found, strict=True))

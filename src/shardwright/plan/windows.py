@@ -32,7 +32,7 @@ class Blocks:
 
     def starts(self, shard: Ints) -> Ints:
         """Where shards begin, without halo; number `parts` begins at the end of the dim."""
-        return self._offsets[shard] if self.dim.cuts else self.dim.block_starts(shard)
+        return self._offsets[shard] if self.dim.is_listed else self.dim.starts(shard)
 
     def low(self, shard: Ints) -> Ints:
         """The first row that shards want, clipped to the dim."""

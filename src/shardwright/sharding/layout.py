@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.caches import MIB, kept
+from shardwright.sharding.cuts import MACHINE, Cuts, Nested
 from shardwright.sharding.sharding import Sharding, are_blocks, block_size, largest
 
 Ints = NDArray[np.int64]
@@ -29,7 +30,7 @@ class DimLayout(NamedTuple):
     block: int  # rows of the largest shard, without halo
     low: int  # rows of the shard below that each shard also holds
     high: int  # and of the shard above
-    cuts: tuple[int, ...]  # explicit offsets, or () for blocks of `block` rows, the last ones short or empty
+    cuts: Cuts  # explicit offsets, or () for blocks of `block` rows, the last ones short or empty
 
     @property
     def local(self) -> int:
@@ -49,19 +50,36 @@ class DimLayout(NamedTuple):
     @property
     def dtype(self) -> "np.dtype[Any]":
         """What offsets are counted in: Python's integers where those of a machine are too small."""
-        return np.dtype(object if self.size >= 2**61 else np.int64)
+        return np.dtype(object if self.size >= MACHINE else np.int64)
 
     @property
     def offsets(self) -> Ints:
         """Where each shard begins, followed by the size of the dim."""
-        return np.asarray(self.cuts, self.dtype) if self.cuts else self.block_starts(np.arange(self.parts + 1))
+        return np.asarray(self.cuts, self.dtype) if self.is_listed else self.starts(np.arange(self.parts + 1))
 
-    def block_starts(self, shard: Ints) -> Ints:
-        """Where default blocks begin, by arithmetic alone; number `parts` begins at the end of the dim."""
+    @property
+    def is_listed(self) -> bool:
+        """Whether offsets are given one by one."""
+        return bool(self.cuts) and not isinstance(self.cuts, Nested)
+
+    def starts(self, shard: Ints) -> Ints:
+        """Where shards begin, by arithmetic alone if they are not listed; number `parts` begins at the end of the dim."""
+        if isinstance(self.cuts, Nested):
+            return self.cuts.starts(shard)
+        if self.cuts:
+            return self.offsets[shard]
         return np.minimum(shard.astype(self.dtype) * self.block, self.size)
+
+    def turns(self) -> Ints:
+        """Numbers of shards next to a change of sizes, unless they are listed."""
+        if isinstance(self.cuts, Nested):
+            return self.cuts.turns()
+        return self.size // max(self.block, 1) + np.arange(-1, 3)
 
     def owners(self, rows: Ints) -> Ints:
         """The shards that rows of the dim belong to."""
+        if isinstance(self.cuts, Nested):
+            return self.cuts.owners(rows)
         if self.cuts:
             return np.searchsorted(self.offsets, rows, side="right") - 1
         return rows // max(self.block, 1)
@@ -74,6 +92,8 @@ class DimLayout(NamedTuple):
     @property
     def distinct_sizes(self) -> set[int]:
         """The sizes that shards have, without halo; empty shards may be left out."""
+        if isinstance(self.cuts, Nested):
+            return self.cuts.sizes
         if self.cuts:
             return set(map(operator.sub, self.cuts[1:], self.cuts))
         return {self.block, self.size % max(self.block, 1)}

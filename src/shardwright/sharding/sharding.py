@@ -11,11 +11,12 @@ from weakref import WeakValueDictionary
 
 from shardwright.errors import ShardingError
 from shardwright.mesh import Axes, Mesh, SubAxis, as_axes, as_ints, overlap
+from shardwright.sharding.cuts import Cuts, Nested
 from shardwright.sharding.reductions import REDUCTIONS
 from shardwright.sharding.spec import Dims, P, as_spec
 
 Halo = tuple[tuple[int, int], ...]
-Offsets = tuple[tuple[int, ...], ...]
+Offsets = tuple[Cuts, ...]
 
 
 class Sharding:
@@ -39,7 +40,7 @@ class Sharding:
     partial: tuple[str, ...]
     reduction: str
     halo: Halo  # () or one (low, high) per dim
-    offsets: Offsets  # () or one tuple per dim, () for the default blocks
+    offsets: Offsets  # () or one sequence per dim, () for the default blocks
 
     def __new__(
         cls,
@@ -129,7 +130,7 @@ class Sharding:
         """The halo of a dim: rows held from the shard below, and from the shard above."""
         return self.halo[dim] if self.halo else (0, 0)
 
-    def offsets_of(self, dim: int) -> tuple[int, ...]:
+    def offsets_of(self, dim: int) -> Cuts:
         """The explicit offsets of a dim, or () for the default blocks."""
         return self.offsets[dim] if self.offsets else ()
 
@@ -182,12 +183,12 @@ def usual_offsets(size: int, parts: int) -> tuple[int, ...]:
     return tuple(min(i * block, size) for i in range(parts + 1))
 
 
-def largest(cuts: tuple[int, ...]) -> int:
+def largest(cuts: Cuts) -> int:
     """The rows of the largest shard between explicit offsets; there may be a million of them."""
-    return max(map(operator.sub, cuts[1:], cuts))
+    return cuts.largest if isinstance(cuts, Nested) else max(map(operator.sub, cuts[1:], cuts))
 
 
-def are_blocks(cuts: tuple[int, ...], block: int) -> bool:
+def are_blocks(cuts: Cuts, block: int) -> bool:
     """Whether explicit offsets are those of equal blocks of a size, the last ones short or empty.
 
     >>> are_blocks((0, 4, 8, 10, 10), 4), are_blocks((0, 4, 7, 10, 10), 4)
@@ -195,6 +196,8 @@ def are_blocks(cuts: tuple[int, ...], block: int) -> bool:
     """
     if not block or cuts[1] != min(block, cuts[-1]):
         return not cuts[-1]
+    if isinstance(cuts, Nested):
+        return cuts.are_blocks(block)
     full = cuts[-1] // block + 1
     if cuts[full // 2] != full // 2 * block or cuts[full - 1] != (full - 1) * block:
         return False  # most that are not are found without looking at all of them
@@ -320,17 +323,17 @@ def _checked_halo(spec: P, dims: Dims, halo: Mapping[int, int | tuple[int, int]]
 
 
 def _checked_offsets(mesh: Mesh, spec: P, dims: Dims, offsets: Mapping[int, Sequence[int]]) -> Offsets:
-    cuts: list[tuple[int, ...]] = [()] * len(dims)
+    cuts: list[Cuts] = [()] * len(dims)
     for dim, given in offsets.items():
         at = _dim_of(dim, spec, "Offsets")
-        numbers = as_ints(given, "Offsets")
+        numbers = given if isinstance(given, Nested) else as_ints(given, "Offsets")
         parts = math.prod(mesh.axis(axis).size for axis in dims[at])
         if len(numbers) != parts + 1:
             raise ShardingError(
                 f"Dim {dim} of {spec} is cut into {parts} shards, so it needs {parts + 1} offsets, the last one the "
                 f"dim's size; got {len(numbers)}: {_few(numbers)}."
             )
-        if numbers[0] != 0 or any(map(operator.gt, numbers, numbers[1:])):
+        if isinstance(numbers, tuple) and (numbers[0] != 0 or any(map(operator.gt, numbers, numbers[1:]))):
             raise ShardingError(
                 f"The offsets {_few(numbers)} of dim {dim} must begin at 0 and never decrease, up to the dim's size."
             )
@@ -355,7 +358,7 @@ def _for_shape(sharding: Sharding, shape: tuple[int, ...]) -> Sharding:
     return result
 
 
-def _cuts_for(sharding: Sharding, dim: int, size: int) -> tuple[int, ...]:
+def _cuts_for(sharding: Sharding, dim: int, size: int) -> Cuts:
     cuts = sharding.offsets_of(dim) if dim < len(sharding.dims) else ()
     if cuts and cuts[-1] != size:
         raise ShardingError(
@@ -385,5 +388,5 @@ def _check_halo_fits(sharding: Sharding, dim: int, size: int) -> None:
             )
 
 
-def _few(numbers: tuple[int, ...]) -> str:
+def _few(numbers: Cuts) -> str:
     return str(list(numbers)) if len(numbers) <= 12 else f"[{', '.join(map(str, numbers[:10]))}, …, {numbers[-1]}]"
