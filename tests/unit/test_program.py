@@ -14,6 +14,7 @@ from helpers import assert_same
 from shardwright import P, nn
 from shardwright.engines import engine_named
 from shardwright.errors import ProgramError
+from shardwright.garbage import no_collection
 from shardwright.program import Type, agree, compiled, lower, peak_bytes, received, trace
 from shardwright.program.passes import Rewriter, fused, reduced_once, scheduled, shortened
 from shardwright.sharding import layout_of
@@ -74,6 +75,21 @@ def test_the_collector_is_afterwards_as_it_was(monkeypatch):
     with pytest.raises(ZeroDivisionError, match="division by zero"):
         sw.sjit(lambda x: x * 3).lower(x)
     assert gc.isenabled()
+
+
+def test_what_is_made_without_the_collector_counts_as_old():
+    with no_collection(), no_collection():
+        made = [[at] for at in range(1000)]
+    assert gc.isenabled()
+    young = {id(some) for generation in (0, 1) for some in gc.get_objects(generation)}
+    assert not young & set(map(id, made))
+    gc.freeze()
+    try:
+        with no_collection():
+            pass
+        assert gc.get_freeze_count() > len(made)
+    finally:
+        gc.unfreeze()
 
 
 def test_the_same_step_is_one_node_and_what_nobody_needs_is_none():

@@ -16,7 +16,7 @@ SOURCE = Path(sw.__file__).parent
 
 # A module may import those above its own line, never those beside or below it.
 LAYERS = [
-    ["errors", "caches", "lines"],
+    ["errors", "caches", "garbage", "lines"],
     ["launching"],
     ["trees"],
     ["hardware"],

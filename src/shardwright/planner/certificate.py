@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.errors import PlanError
-from shardwright.planner.collecting import no_collection
+from shardwright.garbage import no_collection
 from shardwright.planner.repricing import Costs, Scope, Table
 from shardwright.program.node import Node, Program
 from shardwright.sharding import Sharding

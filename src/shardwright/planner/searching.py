@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.errors import PlanError
+from shardwright.garbage import no_collection
 from shardwright.plan import moves_that_count_less
-from shardwright.planner.collecting import no_collection
 from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of
 from shardwright.planner.elimination import Gone
 from shardwright.planner.least import Least, Needs

@@ -7,15 +7,13 @@ unless devices would compute more or the batch would lose the axes that integer 
 choices is lowered as propagation wants it; the programs inside are compared each on its own.
 """
 
-import contextlib
 import functools
-import gc
-import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from shardwright.eager import mind_gathers, strictness
 from shardwright.errors import ProgramError
+from shardwright.garbage import no_collection
 from shardwright.plan import Reduce, Step
 from shardwright.program.loops import lower_control
 from shardwright.program.node import Apply, Communicates, Control, Node, Pick, Program, Settle, noted
@@ -26,36 +24,11 @@ from shardwright.sharding import Sharding
 
 Parts = dict[Any, Program]  # by program, and the shardings of its inputs and outputs
 
-_lock = threading.Lock()
-_under_way = 0  # programs that are being lowered, in all threads
-_resumes = False  # whether the collector ran before the first of them
 WORTH = 0.1  # of a program's time that must be saved for its sums to be scattered: else it runs as people write it
 MORE_WORK = 1.01  # by which devices may compute more if they communicate less: masks and positions, not products
 
 
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Inside, Python does not look for cyclic garbage.
-
-    Lowering leaves none, and its nodes live on. Going through all objects of the process again and again would take a fifth of
-    the time of a large program, and more the larger it is.
-    """
-    global _under_way, _resumes
-    with _lock:
-        if not _under_way:
-            _resumes = gc.isenabled()
-            gc.disable()
-        _under_way += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _under_way -= 1
-            if not _under_way and _resumes:
-                gc.enable()
-
-
-@_collector_paused()
+@no_collection()
 def lower(
     program: Program,
     inputs: Sequence[Sharding | None],
