@@ -3,6 +3,7 @@
 import copy
 import functools
 import gc
+import operator
 import pickle
 import threading
 import warnings
@@ -535,3 +536,31 @@ def test_callable_objects_and_numbers_with_attributes_are_told_apart():
     step = sw.sjit(lambda x, divided: divided(x))
     assert step(vector(1), Divided(2.0)).tolist()[0] == 0.5
     assert step(vector(1), Divided(-2.0)).tolist()[0] == -0.5
+
+
+@pytest.mark.parametrize(
+    ("function", "count"),
+    [
+        *((np.sin, 1), (np.add, 2), (np.sum, 1), (np.fft.fft, 1), (np.linalg.matmul, 2)),
+        *(
+            (operator.neg, 1),
+            (operator.matmul, 2),
+            (abs, 1),
+            (functools.partial(np.sum, axis=0), 1),
+            (functools.partial(operator.add, 2), 1),
+        ),
+    ],
+)
+def test_functions_written_in_c_are_programs(function, count):
+    """Once they were searched for arrays without end."""
+    host = np.arange(16.0).reshape(4, 4)
+    x = sw.shard(host, MESH, P("x"))
+    np.testing.assert_allclose(sw.sjit(function)(*[x] * count), function(*[host] * count))
+
+
+def test_an_object_whose_call_is_written_in_c_is_a_program():
+    class Sine:
+        __call__ = np.sin
+
+    x = sw.shard(np.arange(4.0), MESH, P("x"))
+    assert_same(sw.sjit(Sine())(x), np.sin(np.arange(4.0)))

@@ -214,6 +214,8 @@ def _roots(function: Any) -> Iterator[Way]:
     if isinstance(function, types.MethodType):
         yield Way(functools.partial(getattr, function, "__self__"), ())
         function = function.__func__
+    if isinstance(function, types.WrapperDescriptorType):  # the __call__ of what is written in C, and its own
+        return
     if not isinstance(function, types.FunctionType):
         if callable(function) and not isinstance(function, type):
             yield Way(lambda: function, ())  # an object with __call__
