@@ -564,3 +564,69 @@ def test_an_object_whose_call_is_written_in_c_is_a_program():
 
     x = sw.shard(np.arange(4.0), MESH, P("x"))
     assert_same(sw.sjit(Sine())(x), np.sin(np.arange(4.0)))
+
+
+def test_every_name_of_a_container_is_followed():
+    """Once only the first: the array of `shared` was read where `own` had become another."""
+
+    class Model:
+        of_class = None
+
+        def __init__(self):
+            self.own = self.shared = {"w": vector()}
+            Model.of_class = self.own
+
+        @sw.sjit
+        def first(self, x):
+            return x + self.own["w"]
+
+        @sw.sjit
+        def second(self, x):
+            return x + self.shared["w"]
+
+        @sw.sjit
+        def third(self, x):
+            return x + self.of_class["w"]
+
+    model, x = Model(), vector()
+    assert all(float(step(x)[0]) == 0 for step in (model.first, model.second, model.third))
+    model.own = {"w": vector(1.0)}
+    assert [float(step(x)[0]) for step in (model.first, model.second, model.third)] == [1, 0, 0]
+    model.shared = {"w": vector(2.0)}
+    assert [float(step(x)[0]) for step in (model.first, model.second, model.third)] == [1, 2, 0]
+    Model.of_class = {"w": vector(3.0)}
+    assert [float(step(x)[0]) for step in (model.first, model.second, model.third)] == [1, 2, 3]
+    model.own = model.shared
+    assert [float(step(x)[0]) for step in (model.first, model.second, model.third)] == [2, 2, 3]
+
+
+def reads(w):
+    return lambda: w
+
+
+def reads_by_default(w):
+    def read(w=w):
+        return w
+
+    return read
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(reads, reads_by_default, lambda w: functools.partial(lambda w: w, w), lambda w: functools.partial(reads(w))),
+        lambda w: sw.sjit(lambda: w, mesh=MESH),
+    ],
+)
+def test_another_function_that_reads_an_array(made):
+    """Once the array of the function that was called first."""
+    held, kept, x = {"read": made(vector())}, SimpleNamespace(), vector()
+    kept.read = kept.again = held["read"]
+    steps = [sw.sjit(lambda x: x + held["read"]()), sw.sjit(lambda x: x + kept.again())]
+    assert [float(step(x)[0]) for step in steps] == [0, 0]
+    held["read"] = made(vector(1.0))
+    assert [float(step(x)[0]) for step in steps] == [1, 0]
+    kept.again = made(vector(2.0))
+    assert [float(step(x)[0]) for step in steps] == [1, 2]
+    kept.again = held["read"]
+    assert [float(step(x)[0]) for step in steps] == [1, 1]
