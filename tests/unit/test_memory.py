@@ -58,6 +58,7 @@ from shardwright.sharding.sharding import _interned
 
 mesh = sw.Mesh(a=128, b=128)
 x = sw.shard(np.ones(5 * mesh.size + 3, np.int8), mesh, P(("a", "b")))
+step = sw.sjit(lambda x, i: x[i:], static_argnums=1)
 for i in range(1, 121):
     {work}
 gc.collect()
@@ -67,10 +68,15 @@ print(sum(bool(sharding.offsets) for sharding in list(_interned.values())))
 
 @pytest.mark.parametrize(
     "work",
-    ["x[i:]", "x[i:].reshard(P(('b', 'a')))", "sw.plan_reshard(x[i:].shape, x.dtype, mesh, x[i:].sharding, P())"],
+    [
+        "x[i:]",
+        "x[i:].reshard(P(('b', 'a')))",
+        "sw.plan_reshard(x[i:].shape, x.dtype, mesh, x[i:].sharding, P())",
+        "step(x, i)",
+    ],
 )
 def test_offsets_of_many_devices_are_forgotten(work):
-    """Each has an integer for each of 16,384 devices. Once tapes and plans of moves were counted as if they were small."""
+    """Each has an integer for each of 16,384 devices. Once tapes, programs and plans of moves counted as small."""
     done = subprocess.run([sys.executable, "-c", OFFSETS.format(work=work)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 60
