@@ -630,3 +630,39 @@ def test_another_function_that_reads_an_array(made):
     assert [float(step(x)[0]) for step in steps] == [1, 2]
     kept.again = held["read"]
     assert [float(step(x)[0]) for step in steps] == [1, 1]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_methods_of_objects_that_compare_their_fields(frozen):
+    """Neither their hash, which may be missing, nor whether they are equal says which object it is."""
+
+    @dataclass(frozen=frozen)
+    class Model:
+        w: object
+
+        @sw.sjit
+        def step(self, x):
+            return x + self.w
+
+    one, other = Model(vector()), Model(vector(1.0))
+    for _ in range(2):
+        assert [float(model.step(vector())[0]) for model in (one, other)] == [0, 1]
+
+
+@sw.sjit
+def doubled(x):
+    return x * 2
+
+
+class Scaled:
+    @sw.sjit
+    def step(self, x):
+        return x * 3
+
+
+def test_decorated_functions_are_pickled_by_name():
+    """Once pickle found that their names lead to the jitted function and not to the one in it."""
+    again = pickle.loads(pickle.dumps({"one": doubled, "other": Scaled.step, "made": sw.sjit(vector)}))
+    assert again["one"] is doubled
+    assert again["other"] is Scaled.step
+    assert again["made"].function is vector

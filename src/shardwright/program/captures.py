@@ -151,7 +151,7 @@ class Outside:
     def _searched(self, function: Any, wanted: dict[int, list[Way]]) -> list[Guard | Same]:
         """Adds the ways to some arrays; gives the places where others may come, and what else the ways rely on."""
         seen: dict[int, list[Way]] = {}  # all ways to an object; only from the first it is looked into
-        through: dict[Any, tuple[Way, Any]] = {}  # by where a way starts: the function that it is in, and the way there
+        through: dict[int, tuple[Way, Way, Any]] = {}  # by where a way starts: that way, the way to its function, that
         names, vacant = set[str](), list[Way]()
         queue: deque[tuple[Any, Way]] = deque()
 
@@ -160,7 +160,7 @@ class Outside:
             for way in _roots(at):
                 queue.append((way.follow(), way))
                 if reached is not None:
-                    through[way.root] = reached
+                    through[id(way.root)] = way, *reached
 
         enter(function)
         for number, value in enumerate(self._statics):
@@ -211,7 +211,7 @@ def _containers(ways: Sequence[Way]) -> list[Guard]:
     return list(found.values())
 
 
-def _aliases(ways: Sequence[Way], seen: dict[int, list[Way]], through: dict[Any, tuple[Way, Any]]) -> list[Same]:
+def _aliases(ways: Sequence[Way], seen: dict[int, list[Way]], through: dict[int, tuple[Way, Way, Any]]) -> list[Same]:
     """Other ways to what ways lead through, and the functions that all of them start in."""
     found: dict[int, list[Same]] = {}
     kept: dict[int, Same] = {}
@@ -219,8 +219,8 @@ def _aliases(ways: Sequence[Way], seen: dict[int, list[Way]], through: dict[Any,
     def chain(way: Way) -> list[Way]:
         """The way, and those to the functions that it starts in, which are kept."""
         result = [way]
-        while way.root in through:
-            way, function = through[way.root]
+        while id(way.root) in through:
+            _, way, function = through[id(way.root)]
             kept[id(function)] = Same(way, Way(functools.partial(_itself, function), ()))
             result.append(way)
         return result
