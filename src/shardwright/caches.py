@@ -28,13 +28,13 @@ class Cache(Generic[K, V]):
     ['a', 'd', 'e']
 
     `young` is for the fastest look-up; a key that is not there may still be found by `get`. The last `least` values are
-    kept however large they are: work that needs a few at once finds them.
+    kept however large they are: work that needs a few at once finds them. If keys are what is large, `size` is of those.
     """
 
-    __slots__ = ("_bytes", "_old", "_size", "least", "limit", "young")
+    __slots__ = ("_by_key", "_bytes", "_old", "_size", "least", "limit", "young")
 
-    def __init__(self, limit: int, size: Callable[[V], int], least: int = 0) -> None:
-        self.limit, self.least, self._size = limit, least, size
+    def __init__(self, limit: int, size: Callable[[Any], int], least: int = 0, by_key: bool = False) -> None:
+        self.limit, self.least, self._size, self._by_key = limit, least, size, by_key
         self.clear()
 
     def clear(self) -> None:
@@ -55,7 +55,7 @@ class Cache(Generic[K, V]):
     def put(self, key: K, value: V) -> None:
         """Keep a value."""
         self.young[key] = value
-        self._bytes += self._size(value)
+        self._bytes += self._size(key if self._by_key else value)
         if 2 * self._bytes > self.limit and len(self.young) >= self.least:
             self._old, self.young, self._bytes = self.young, {}, 0
 
@@ -66,11 +66,13 @@ class Cache(Generic[K, V]):
         return len(self.young) + len(self._old)
 
 
-def kept(limit: int, size: Callable[[Any], int], least: int = 0) -> Callable[[Callable[A, V]], Callable[A, V]]:
-    """Keeps the results of a function of hashable arguments, given by position, in a `Cache`."""
+def kept(
+    limit: int, size: Callable[[Any], int], least: int = 0, by_key: bool = False
+) -> Callable[[Callable[A, V]], Callable[A, V]]:
+    """Keeps the results of a function of hashable arguments, given by position, in a `Cache`; its keys are these."""
 
     def decorate(function: Callable[A, V]) -> Callable[A, V]:
-        cache: Cache[Any, V] = Cache(limit, size, least)
+        cache: Cache[Any, V] = Cache(limit, size, least, by_key)
 
         @functools.wraps(function)
         def call(*args: A.args, **kwargs: A.kwargs) -> V:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import shardwright as sw
 import shardwright.numpy as snp
@@ -205,3 +206,35 @@ def test_an_assignment_keeps_halos(engine, index):
     assert program.sharding == x.sharding == halo
     for one, other in zip(program.shards, x.shards, strict=True):
         np.testing.assert_array_equal(one.data, other.data)
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch", "literal"])
+@pytest.mark.parametrize(
+    "value",
+    [torch.nn.Parameter(torch.tensor([5.0, 6.0])), torch.tensor([5, 6], dtype=torch.bfloat16), torch.tensor(5)],
+    ids=["parameter", "bfloat16", "scalar"],
+)
+def test_torch_tensors_are_assigned(value, engine):
+    """Once parameters and bfloat16 gave errors of torch."""
+    x = sw.shard(np.arange(8.0), sw.Mesh(x=4, engine=engine), P("x"))
+    expected = np.arange(8.0)
+    expected[1:3] = value.detach().float().numpy()
+    for made in (sw.sjit(writing(slice(1, 3)))(x, value), writing(slice(1, 3))(x, value)):
+        assert_same(made, expected)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [torch.tensor([1, -1]), torch.tensor(3), torch.tensor(True), torch.arange(8) > 3, (torch.tensor([1]), None)],
+)
+def test_torch_tensors_are_indices(index):
+    """Once only arrays and lists were."""
+    host = np.arange(8.0)
+    x = sw.shard(host, MESH, P("x"))
+    numpys = tuple(i if i is None else i.numpy() for i in index) if isinstance(index, tuple) else index.numpy()
+    assert_same(x[index], host[numpys])
+    host[numpys] = -1.0
+    for made in (sw.sjit(writing(index))(x, -1.0), writing(index)(x, -1.0)):
+        assert_same(made, host)
+    with pytest.raises(IndexError, match="is not an index"):
+        x[torch.tensor(1.0)]

@@ -3,6 +3,7 @@
 import copy
 import functools
 import gc
+import operator
 import pickle
 import threading
 import warnings
@@ -535,3 +536,133 @@ def test_callable_objects_and_numbers_with_attributes_are_told_apart():
     step = sw.sjit(lambda x, divided: divided(x))
     assert step(vector(1), Divided(2.0)).tolist()[0] == 0.5
     assert step(vector(1), Divided(-2.0)).tolist()[0] == -0.5
+
+
+@pytest.mark.parametrize(
+    ("function", "count"),
+    [
+        *((np.sin, 1), (np.add, 2), (np.sum, 1), (np.fft.fft, 1), (np.linalg.matmul, 2)),
+        *(
+            (operator.neg, 1),
+            (operator.matmul, 2),
+            (abs, 1),
+            (functools.partial(np.sum, axis=0), 1),
+            (functools.partial(operator.add, 2), 1),
+        ),
+    ],
+)
+def test_functions_written_in_c_are_programs(function, count):
+    """Once they were searched for arrays without end."""
+    host = np.arange(16.0).reshape(4, 4)
+    x = sw.shard(host, MESH, P("x"))
+    np.testing.assert_allclose(sw.sjit(function)(*[x] * count), function(*[host] * count))
+
+
+def test_an_object_whose_call_is_written_in_c_is_a_program():
+    class Sine:
+        __call__ = np.sin
+
+    x = sw.shard(np.arange(4.0), MESH, P("x"))
+    assert_same(sw.sjit(Sine())(x), np.sin(np.arange(4.0)))
+
+
+def test_every_name_of_a_container_is_followed():
+    """Once only the first: the array of `shared` was read where `own` had become another."""
+
+    class Model:
+        of_class = None
+
+        def __init__(self):
+            self.own = self.shared = {"w": vector()}
+            Model.of_class = self.own
+
+        @sw.sjit
+        def first(self, x):
+            return x + self.own["w"]
+
+        @sw.sjit
+        def second(self, x):
+            return x + self.shared["w"]
+
+        @sw.sjit
+        def third(self, x):
+            return x + self.of_class["w"]
+
+    model, x = Model(), vector()
+    assert all(float(step(x)[0]) == 0 for step in (model.first, model.second, model.third))
+    model.own = {"w": vector(1.0)}
+    assert [float(step(x)[0]) for step in (model.first, model.second, model.third)] == [1, 0, 0]
+    model.shared = {"w": vector(2.0)}
+    assert [float(step(x)[0]) for step in (model.first, model.second, model.third)] == [1, 2, 0]
+    Model.of_class = {"w": vector(3.0)}
+    assert [float(step(x)[0]) for step in (model.first, model.second, model.third)] == [1, 2, 3]
+    model.own = model.shared
+    assert [float(step(x)[0]) for step in (model.first, model.second, model.third)] == [2, 2, 3]
+
+
+def reads(w):
+    return lambda: w
+
+
+def reads_by_default(w):
+    def read(w=w):
+        return w
+
+    return read
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(reads, reads_by_default, lambda w: functools.partial(lambda w: w, w), lambda w: functools.partial(reads(w))),
+        lambda w: sw.sjit(lambda: w, mesh=MESH),
+    ],
+)
+def test_another_function_that_reads_an_array(made):
+    """Once the array of the function that was called first."""
+    held, kept, x = {"read": made(vector())}, SimpleNamespace(), vector()
+    kept.read = kept.again = held["read"]
+    steps = [sw.sjit(lambda x: x + held["read"]()), sw.sjit(lambda x: x + kept.again())]
+    assert [float(step(x)[0]) for step in steps] == [0, 0]
+    held["read"] = made(vector(1.0))
+    assert [float(step(x)[0]) for step in steps] == [1, 0]
+    kept.again = made(vector(2.0))
+    assert [float(step(x)[0]) for step in steps] == [1, 2]
+    kept.again = held["read"]
+    assert [float(step(x)[0]) for step in steps] == [1, 1]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_methods_of_objects_that_compare_their_fields(frozen):
+    """Neither their hash, which may be missing, nor whether they are equal says which object it is."""
+
+    @dataclass(frozen=frozen)
+    class Model:
+        w: object
+
+        @sw.sjit
+        def step(self, x):
+            return x + self.w
+
+    one, other = Model(vector()), Model(vector(1.0))
+    for _ in range(2):
+        assert [float(model.step(vector())[0]) for model in (one, other)] == [0, 1]
+
+
+@sw.sjit
+def doubled(x):
+    return x * 2
+
+
+class Scaled:
+    @sw.sjit
+    def step(self, x):
+        return x * 3
+
+
+def test_decorated_functions_are_pickled_by_name():
+    """Once pickle found that their names lead to the jitted function and not to the one in it."""
+    again = pickle.loads(pickle.dumps({"one": doubled, "other": Scaled.step, "made": sw.sjit(vector)}))
+    assert again["one"] is doubled
+    assert again["other"] is Scaled.step
+    assert again["made"].function is vector

@@ -50,6 +50,38 @@ def test_memory_levels_off():
     assert 5 < programs < 75
 
 
+OFFSETS = """
+import gc
+import numpy as np, shardwright as sw
+from shardwright import P
+from shardwright.sharding.sharding import _interned
+
+mesh = sw.Mesh(a=128, b=128)
+x = sw.shard(np.ones(5 * mesh.size + 3, np.int8), mesh, P(("a", "b")))
+step = sw.sjit(lambda x, i: x[i:], static_argnums=1)
+for i in range(1, 121):
+    {work}
+gc.collect()
+print(sum(bool(sharding.offsets) for sharding in list(_interned.values())))
+"""
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "x[i:]",
+        "x[i:].reshard(P(('b', 'a')))",
+        "sw.plan_reshard(x[i:].shape, x.dtype, mesh, x[i:].sharding, P())",
+        "step(x, i)",
+    ],
+)
+def test_offsets_of_many_devices_are_forgotten(work):
+    """Each has an integer for each of 16,384 devices. Once tapes, programs and plans of moves counted as small."""
+    done = subprocess.run([sys.executable, "-c", OFFSETS.format(work=work)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 60
+
+
 def test_what_is_in_use_is_kept():
     cache = Cache(limit=100, size=lambda value: 10)
     for number in range(1000):
@@ -69,6 +101,20 @@ def test_the_last_values_are_kept_however_large():
         cache.put(number, str(number))
         assert len(cache) <= 2 * cache.least
         assert all(cache.get(before) == str(before) for before in range(max(number - 3, 0), number + 1))
+
+
+def test_large_keys_are_kept_for_less():
+    calls = []
+
+    @kept(limit=1000, size=lambda key: 10 * len(key[0]), by_key=True)
+    def made(word):
+        calls.append(word)
+        return len(word)
+
+    assert [made(word) for word in ("a", "b", "a")] == [1, 1, 1]
+    assert calls == ["a", "b"]
+    assert [made(word * 80) for word in "aba"] == [80, 80, 80]
+    assert len(calls) == 5, "the first long word was forgotten"
 
 
 def test_large_values_are_kept_for_less():

@@ -1,5 +1,6 @@
 """Operations by name: the strategies of the GT document, partial values, gathers that are seen, protocols, creation."""
 
+import enum
 import warnings
 from itertools import product
 
@@ -741,3 +742,36 @@ def test_one_row_by_its_number_is_no_implicit_gather():
             assert_same(x[:, 3], host[:, 3])
             assert_same(x[1:, -1], host[1:, -1])
             assert float(x[2, 3]) == host[2, 3]
+
+
+class Level(enum.IntEnum):
+    HIGH = 5
+
+
+class Length(float):
+    pass
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch", "literal"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(np.float64("nan"), np.float64("inf"), np.float64(1e200), np.complex128(complex("inf")), np.float64(2.5)),
+        *(Level.HIGH, Length(2.5), Length("inf")),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.int8])
+def test_numbers_of_other_types_are_numpys(number, dtype, engine):
+    """Once those beyond a dtype were a KeyError in programs and beside partial values, and an IntEnum was an error."""
+    host = np.arange(1, 9).reshape(4, 2).astype(dtype)
+    x = sw.shard(host, sw.Mesh(x=4, engine=engine), P("x"))
+    for function in (lambda x: x * number, lambda x: number - x, lambda x: np.where(x > 2, x, number)):
+        for operand, expected in ((x, host), (snp.sum(x, axis=0, dtype=dtype), host.sum(0, dtype=dtype))):
+            with np.errstate(all="ignore"):
+                wanted = function(expected)
+                for made in (function(operand), sw.sjit(function)(operand)):
+                    assert made.dtype == wanted.dtype
+                    np.testing.assert_allclose(made, wanted)
+    with pytest.raises(TypeError):
+        x @ np.float64(2)

@@ -3,6 +3,7 @@ tests/property, over processes in tests/multiprocess."""
 
 import itertools
 import pickle
+import re
 
 import ml_dtypes
 import numpy as np
@@ -232,3 +233,29 @@ def test_where_takes_scalars_that_the_dtype_can_not_hold_as_numpy_does(dtype, sc
     host = np.array([1, 2, 3, 0], dtype)
     for function in (lambda x: np.where(x > 1, x, scalar), sw.sjit(lambda x: np.where(x > 1, x, scalar))):
         assert_same(function(sw.shard(host, MESH, P("y"))), np.where(host > 1, host, scalar))
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, np.float16])
+@pytest.mark.parametrize(
+    "name",
+    "cholesky det eig eigh eigvals inv matrix_norm matrix_power matrix_rank pinv qr slogdet solve svd svdvals".split(),
+)
+def test_matrices_of_small_floats_are_solved_as_numpy_solves_them(name, dtype):
+    """Once those of bfloat16 were errors of torch."""
+    host = (np.eye(3) * 2 + 0.5).astype(dtype)
+
+    def results(engine):
+        x = sw.shard(host, sw.Mesh(x=2, engine=engine), P("x"))
+        more = {"solve": (x,), "matrix_power": (-2,)}.get(name, ())
+        made = getattr(np.linalg, name)(x, *more, **({"ord": "nuc"} if name == "matrix_norm" else {}))
+        return made if isinstance(made, tuple) else (made,)
+
+    try:
+        expected = results("numpy")
+    except TypeError as error:
+        with pytest.raises(TypeError, match=re.escape(str(error))):
+            results("torch")
+        return
+    for one, other in zip(results("torch"), expected, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(np.abs(one), np.abs(other), atol=1e-6)

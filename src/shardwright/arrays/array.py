@@ -293,9 +293,9 @@ class Array(Held):
 
     def beside(self, value: Any) -> Any:
         """Converts the other operand: host tensors are replicated on its mesh, scalars stay; NotImplemented if impossible."""
-        if isinstance(value, Array | bool | int | float | complex):
+        if isinstance(value, Array) or type(value) in _SCALARS:
             return value
-        if isinstance(value, np.ndarray | np.generic | list | tuple) or hasattr(value, "__array__"):
+        if isinstance(value, _HOST) or hasattr(value, "__array__"):
             return shard(value, self.mesh, P())
         return NotImplemented
 
@@ -307,6 +307,10 @@ class Array(Held):
 
     def __str__(self) -> str:
         return str(self._host())
+
+
+_SCALARS = {bool, int, float, complex, np.float64, np.complex128}
+_HOST = (np.ndarray, np.generic, list, tuple, int, float, complex)  # numbers of other types too, as NumPy takes them
 
 
 def _shares_memory(whole: NDArray[Any], data: Any) -> bool:

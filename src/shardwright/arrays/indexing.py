@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.arrays.hosts import host_array, is_tensor
 from shardwright.eager import Held, apply, auto_spec, find, taped, tracer
 from shardwright.engines import engine_of
 from shardwright.errors import OperationError
@@ -135,7 +136,7 @@ def _dtype(entry: Any) -> "np.dtype[Any]":
 
 
 def lifted(x: Any, value: Any) -> Any:
-    return value if isinstance(value, Held) else x.beside(np.asarray(value))
+    return value if isinstance(value, Held) else x.beside(host_array(value))
 
 
 def entries_of(x: Any, index: Any) -> list[Any]:
@@ -157,7 +158,7 @@ def entries_of(x: Any, index: Any) -> list[Any]:
             array = np.asarray(entry)
             entries.append(array if array.size else array.astype(np.int64))
         else:
-            entries.append(_integer(entry))
+            entries.append(_other_entry(entry))
     used = sum(_width(entry) for entry in entries)
     if used > x.ndim:
         raise IndexError(f"The index has {used} entries, but the tensor of shape {x.shape} has {x.ndim} dims.")
@@ -170,7 +171,13 @@ def entries_of(x: Any, index: Any) -> list[Any]:
     return [*before, *([Ellipsis] if parts and not rest else rest), *after]
 
 
-def _integer(entry: Any) -> int:
+def _other_entry(entry: Any) -> Any:
+    """An array for a tensor of torch or JAX; an integer for all else."""
+    if is_tensor(entry) and not isinstance(entry, np.generic):
+        array = host_array(entry)
+        if array.ndim or array.dtype.kind == "b":
+            return array
+        entry = array[()]
     try:
         return operator.index(entry)
     except TypeError:

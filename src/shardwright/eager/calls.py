@@ -329,7 +329,7 @@ def matmul(a: Any, b: Any) -> Any:
         if type(a) in _SCALARS or type(b) in _SCALARS:
             return NotImplemented
         a, b = (a, a.beside(b)) if isinstance(a, Held) else (b.beside(a), b)
-        if a is NotImplemented or b is NotImplemented:
+        if not isinstance(a, Held) or not isinstance(b, Held):
             return NotImplemented
     key = ("matmul", a._layout, b._layout, a._dtype, b._dtype)
     ready = _ready.young.get(key) or _ready.get(key)

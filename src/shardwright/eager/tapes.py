@@ -21,12 +21,19 @@ Line = tuple[Callable[..., Any], list[Any]]  # a function, and what it reads: va
 F = TypeVar("F", bound=Callable[..., Any])
 _PLAIN = frozenset((bool, int, str, type(None), type))
 MOST_ARRAYS = 8  # of a call that is taped
-_NOT_TAPED = object()  # in place of a tape, where playing back would not be the same
+
+
+class NotTaped:
+    """In place of a tape, where playing back would not be the same."""
+
+    __slots__ = ("footprint",)
+
+    footprint: int
 
 
 def taped(function: F) -> F:
     """The function, played back where it has run for arrays of these kinds before without looking at their elements."""
-    tapes: Cache[Any, Any] = Cache(limit=4 * MIB, size=lambda tape: 2000)
+    tapes: Cache[Any, Any] = Cache(limit=4 * MIB, size=lambda tape: tape.footprint, least=4)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -37,7 +44,7 @@ def taped(function: F) -> F:
         tape = tapes.young.get(key) or tapes.get(key)
         if tape is None:
             return _recorded(function, args, kwargs, arrays, tapes, key)
-        if tape is _NOT_TAPED:
+        if type(tape) is NotTaped:
             return function(*args, **kwargs)
         return tape.play(arrays, function, args, kwargs)
 
@@ -88,7 +95,9 @@ def _value(x: Held) -> Any:
 class Tape:
     """The operations of one call, on numbered values: its arrays, then what each operation made."""
 
-    __slots__ = ("cls", "gathers", "layout", "lines", "result")
+    __slots__ = ("cls", "footprint", "gathers", "layout", "lines", "result")
+
+    footprint: int  # about how many bytes it takes, with its key
 
     def __init__(self, cls: type[Held], layout: Layout, lines: list[Line], result: int, gathers: list[Any]) -> None:
         self.cls, self.layout, self.lines, self.result, self.gathers = cls, layout, lines, result, gathers
@@ -132,7 +141,10 @@ def _recorded(function: Any, args: Any, kwargs: Any, arrays: Sequence[Held], tap
     with watching(lambda ready, operands, made: seen.append((ready, list(operands), made))):
         result = function(*args, **kwargs)
     if Held.reads == before:
-        tapes.put(key, _tape_of(seen, arrays, result) or _NOT_TAPED)
+        tape = _tape_of(seen, arrays, result) or NotTaped()
+        layouts = [x._layout for x in (*arrays, result) if isinstance(x, Held)]
+        tape.footprint = 2000 + 64 * sum(dim.parts for layout in layouts for dim in layout.dims)
+        tapes.put(key, tape)
     return result
 
 

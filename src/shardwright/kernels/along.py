@@ -134,13 +134,17 @@ def searchsorted(call: Call, x: Data, values: Data) -> Data:
 
 
 def fft(name: str) -> Callable[..., Data]:
-    def transform(xp: Space, x: Data, axis: Any, norm: str, length: Any) -> Data:
+    def kernel(call: Call, x: Data) -> Data:
+        xp, dtype = call.xp, call.result_dtypes[0]
+        axis, norm, length = (call.attrs[key] for key in ("axis", "norm", "length"))
         function = getattr(xp.fft, name)
         if isinstance(axis, int):
-            return function(x, n=length, axis=axis, norm=norm)
-        return function(x, s=length, axes=axis, norm=norm)
+            made = function(x, n=length, axis=call.n + axis, norm=norm)
+        else:
+            made = function(x, s=length, axes=call.axes(axis), norm=norm)
+        return made if xp.dtype(made) == dtype else xp.astype(made, dtype)  # torch's are never float16
 
-    return transform
+    return kernel
 
 
 def shifted(name: str) -> Callable[..., Data]:

@@ -74,7 +74,7 @@ KERNELS: dict[str, Kernel] = {
     "top_k candidates": al.candidates,
     "top_k merged": al.merged,
     "searchsorted": al.searchsorted,
-    **{name: al.along(al.fft(name)) for name in OPS if name.endswith(("fft", "fftn"))},
+    **{name: al.fft(name) for name in OPS if name.endswith(("fft", "fftn"))},
     "fftshift": al.along(al.shifted("fftshift")),
     "ifftshift": al.along(al.shifted("ifftshift")),
     # matrices

@@ -51,6 +51,10 @@ def histogram(
         raise OperationError(
             f"histogram: bins of type {type(bins).__name__}; give a number of bins, or edges on the host."
         )
+    if a.dtype.kind == "c":
+        raise OperationError(
+            f"histogram: elements of {a.dtype} have no order. Count real and imaginary parts separately."
+        )
     ends = np.zeros(0, a.dtype)
     if np.ndim(bins) == 0 and range is None and a.size:
         ends = np.asarray([_known("histogram", end(a), "range=(low, high)") for end in (min, max)], a.dtype)

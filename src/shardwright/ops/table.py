@@ -4,7 +4,7 @@ A row has a factor rule, fitted to the operands' shapes and the call's attribute
 floating-point work. Strategies, costs and the shardings of results are all derived from the rule, in one place each.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -75,8 +75,14 @@ def _complex_tried(real: Any, imag: Any) -> Any:
     return (real + imag).astype(np.result_type(real, imag, np.complex64))
 
 
-def _fft_tried(name: str) -> Callable[..., Any]:
-    return lambda x: getattr(np.fft, name)(np.tile(x, (2, 2) if name.endswith("n") else 2))
+def _fft_dtypes(name: str) -> dt.Dtypes:
+    """NumPy's, which for irfftn of float16 differ between one dim and several."""
+
+    def tried(name: str) -> dt.Dtypes:
+        return dt.as_ran(lambda x: getattr(np.fft, name)(np.tile(x, (2, 2) if name.endswith("n") else 2)))
+
+    one, several = tried(name.removesuffix("n")), tried(name)
+    return lambda kinds, attrs: (one if np.size(attrs["axis"]) == 1 else several)(kinds, attrs)
 
 
 def _pinv_tried(x: Any, *rtol: Any) -> Any:
@@ -148,7 +154,7 @@ OPS: dict[str, Op] = _rows_of(
     Op("argsort", f.along_whole("argsort"), dt.always(np.int64), w.sorting),
     Op("top_k", f.top_k, dt.with_places, w.selecting),
     Op("searchsorted", f.as_text("searchsorted", "s, ... -> ...", whole="s"), dt.always(np.int64), w.sorting),
-    *(Op(name, f.along_whole(name, linear="add"), dt.as_ran(_fft_tried(name)), w.sorting)
+    *(Op(name, f.along_whole(name, linear="add"), _fft_dtypes(name), w.sorting)
       for name in ("fft", "ifft", "fftn", "ifftn", "rfft", "irfft", "rfftn", "irfftn", "hfft", "ihfft")),
     _moves("fftshift", f.along_whole("fftshift", linear="move")),
     _moves("ifftshift", f.along_whole("ifftshift", linear="move")),

@@ -328,7 +328,9 @@ _UNSAFE = {bool: False, int: 1 << 1024, float: float("inf"), complex: complex("i
 
 def canonical(value: Any, result: DType, divides: bool) -> Any:
     """What stands for a scalar in a plan, which depends on its type and on whether summands may be scaled by it only."""
-    return type(value)(1) if _is_safe((value,), result, divides) else _UNSAFE[type(value)]
+    if _is_safe((value,), result, divides):
+        return type(value)(1)
+    return type(value)(next(unsafe for kind, unsafe in _UNSAFE.items() if isinstance(value, kind)))
 
 
 def scales_safely(largest: float, smallest: float, result: DType, divides: bool) -> bool:

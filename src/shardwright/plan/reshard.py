@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import shardwright.plan.volume as volume
+from shardwright.caches import MIB, kept
 from shardwright.errors import ShardingError
 from shardwright.hardware import Hardware, Link
 from shardwright.mesh import Mesh, as_ints
 from shardwright.plan.maker import Maker, stays_even, time_of
-from shardwright.plan.route import MOST_STATES, Change, Hop, change_between
+from shardwright.plan.route import MOST_STATES, Change, Hop, change_between, kept_by_ends
 from shardwright.plan.search import least_middle
 from shardwright.plan.steps import EVEN, PRICED_AS, Step, is_even, merged_axes
 from shardwright.sharding import P, Sharding, as_dtype, as_spec, check_partial, describe, layout_of
@@ -150,7 +151,7 @@ def _checked_shape(shape: Sequence[int]) -> Shape:
     return sizes
 
 
-@lru_cache(maxsize=2048)
+@kept(limit=16 * MIB, size=lambda plan: 8000 + plan.source.footprint + plan.target.footprint, least=8)
 def _plan(shape: Shape, dtype: Any, mesh: Mesh, source: Any, target: Any, algorithm: str, permute: bool) -> ReshardPlan:
     here, there = ((s if isinstance(s, Sharding) else Sharding(mesh, s)).for_shape(shape) for s in (source, target))
     known = as_dtype(dtype)
@@ -183,7 +184,7 @@ def _why_no_chain(source: Sharding, target: Sharding) -> str:
     return f"none is among the first {MOST_STATES:,} states of a search"
 
 
-@lru_cache(maxsize=4096)
+@kept_by_ends
 def cheapest(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[str, tuple[Any, ...]]:
     """The algorithm and the steps of least time; every price of a move is the price of these."""
     if source is target:
@@ -211,8 +212,13 @@ class _Way(NamedTuple):
     costs: tuple[Cost, ...]
 
 
-@lru_cache(maxsize=4096)
 def _even_way(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> _Way | None:
+    """The way of least time between even shards, which have no offsets; None between others."""
+    return None if source.offsets or target.offsets else _way_without_offsets(source, target, shape, dtype)
+
+
+@lru_cache(maxsize=4096)
+def _way_without_offsets(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> _Way | None:
     """The way of least time, priced before any step is built; None unless all shards on the way are equal blocks.
 
     Choosing a strategy prices many moves and runs few of them, so this is what cold plans spend their time on. A way depends
@@ -338,7 +344,7 @@ def move_steps(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -
     return cheapest(source.for_shape(shape), target.for_shape(shape), shape, dtype)[1]
 
 
-@lru_cache(maxsize=4096)
+@kept_by_ends
 def move_costs(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> tuple[Cost, ...]:
     """What those steps cost.
 
@@ -354,7 +360,7 @@ def move_costs(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -
     return tuple(Cost(step.name, step.axes, step.received, step.time) for step in steps if step.received)
 
 
-@lru_cache(maxsize=4096)
+@kept_by_ends
 def gathered_dims(source: Sharding, target: Sharding) -> tuple[int, ...]:
     """The dims that a move brings together: axes split them before and split nothing afterwards."""
     change = change_between(source, target)

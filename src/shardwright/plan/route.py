@@ -9,12 +9,13 @@ and a permute rearranges all lists at once as long as each dim keeps its number 
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardwright.caches import MIB, kept
 from shardwright.mesh import Mesh, SubAxis
 from shardwright.plan.alike import canonical_order
 from shardwright.plan.search import states_between
@@ -392,7 +393,11 @@ class Change:
         return [tuple(run) for run in runs]
 
 
-@lru_cache(maxsize=4096)
+# Results by source and target, whose offsets have an integer for each device.
+kept_by_ends = kept(limit=16 * MIB, size=lambda key: 4000 + key[0].footprint + key[1].footprint, least=8, by_key=True)
+
+
+@kept_by_ends
 def change_between(source: Sharding, target: Sharding, dtype: "np.dtype[Any] | None" = None) -> Change:
     """The change from one sharding to another; made once."""
     return Change(source, target, dtype)

@@ -5,9 +5,9 @@ entry of any of these. While it is traced only the array is seen. So the ways to
 a method, closures, globals that the code names, defaults and static arguments, through attributes, classes and their methods,
 dictionaries and sequences. A call follows them again. If they lead to another array of the same kind, that is what the program
 runs on. The function is traced anew if they lead to different ones or nowhere, if a container on the way has other keys, names
-or another length, or if something where an array may come (an attribute that was None, a container that was empty) is no
-longer so. An array that no way leads to stays what it was: in a set, under a name that is computed, or made while the function
-was traced.
+or another length, if a way leads through another function, if another name of an object on the way no longer leads to it, or if
+something where an array may come (an attribute that was None, a container that was empty) is no longer so. An array that no way
+leads to stays what it was: in a set, under a name that is computed, or made while the function was traced.
 """
 
 import functools
@@ -56,6 +56,10 @@ class Way(NamedTuple):
         step, key = self.steps[-1]
         return step is operator.getitem or (step is getattr and key in names)
 
+    def is_read(self, names: set[str]) -> bool:
+        """Whether code with these names may go this way."""
+        return all(step is not getattr or key in names or key in _HIDDEN for step, key in self.steps)
+
 
 class Captured:
     """One array from outside, and the ways that lead to it."""
@@ -95,6 +99,17 @@ class Guard(NamedTuple):
         return bool(_form(self.way.follow()) == self.seen)
 
 
+class Same(NamedTuple):
+    """What a program relies on beside the arrays: two ways that lead to one object."""
+
+    way: Way
+    other: Way
+
+    def holds(self) -> bool:
+        """Whether they still do."""
+        return self.way.follow() is self.other.follow()
+
+
 def _form(at: Any) -> Any:
     """The keys of a dictionary; of a sequence the length, and the names in it, or all that a tuple has beside arrays."""
     if isinstance(at, dict | types.MappingProxyType):
@@ -114,10 +129,10 @@ class Outside:
     ) -> None:
         self._statics = list(statics)  # of the call that is running
         wanted: dict[int, list[Way]] = {id(array): [] for array in (*arrays, *looked_at)}
-        vacant = self._searched(function, wanted)
+        relied = self._searched(function, wanted)
         self.captured = [Captured(array, wanted[id(array)]) for array in arrays]
         self.looked_at = [Captured(array, wanted[id(array)]) for array in looked_at]
-        self.guards = [*_containers([way for ways in wanted.values() for way in ways]), *vacant]
+        self.guards = [*_containers([way for ways in wanted.values() for way in ways]), *relied]
         self.is_read = bool(self.captured or self.looked_at or self.guards)
 
     def arrays(self, statics: Sequence[Any]) -> list[Array] | None:
@@ -133,15 +148,19 @@ class Outside:
         found = [outside.now() for outside in self.captured]
         return None if any(array is None for array in found) else found  # type: ignore[return-value]
 
-    def _searched(self, function: Any, wanted: dict[int, list[Way]]) -> list[Guard]:
-        """Adds the ways to some arrays; gives the places where others may come."""
-        seen: set[int] = set()
+    def _searched(self, function: Any, wanted: dict[int, list[Way]]) -> list[Guard | Same]:
+        """Adds the ways to some arrays; gives the places where others may come, and what else the ways rely on."""
+        seen: dict[int, list[Way]] = {}  # all ways to an object; only from the first it is looked into
+        through: dict[int, tuple[Way, Way, Any]] = {}  # by where a way starts: that way, the way to its function, that
         names, vacant = set[str](), list[Way]()
         queue: deque[tuple[Any, Way]] = deque()
 
-        def enter(at: Any) -> None:
+        def enter(at: Any, reached: tuple[Way, Any] | None = None) -> None:
             names.update(_names_of(at))
-            queue.extend((way.follow(), way) for way in _roots(at))
+            for way in _roots(at):
+                queue.append((way.follow(), way))
+                if reached is not None:
+                    through[id(way.root)] = way, *reached
 
         enter(function)
         for number, value in enumerate(self._statics):
@@ -154,24 +173,30 @@ class Outside:
                 continue
             if at is None or (isinstance(at, list | dict | deque) and not at):
                 vacant.append(way)
-            if at is None or isinstance(at, _PLAIN) or id(at) in seen or len(way.steps) > MOST_STEPS:
+            if at is None or isinstance(at, _PLAIN) or len(way.steps) > MOST_STEPS:
                 continue
-            seen.add(id(at))
+            known = seen.setdefault(id(at), [])
+            if len(known) < MOST_WAYS:
+                known.append(way)
+            if known[0] is not way:
+                continue
             if _is_library(at):
                 continue
             if (
                 type(at).__module__.partition(".")[0] == "shardwright"
             ):  # skip our own caches; search the wrapped function
-                enter(getattr(at, "function", None))
+                enter(getattr(at, "function", None), (way, at))
                 queue.append((getattr(at, "__self__", None), Way(functools.partial(getattr, at, "__self__", None), ())))
                 continue
             if isinstance(at, types.FunctionType | types.MethodType | functools.partial):
-                enter(at)
+                enter(at, (way, at))
                 continue
             inside = islice(_inside(at), MOST)
             queue.extend((value, Way(way.root, (*way.steps, step))) for step, value in inside)
         places = [way for way in vacant if way.is_named(names)]
-        return [Guard(way, _form(way.follow())) for way in places[:MOST_VACANT]]
+        named = {number: [ways[0], *(way for way in ways[1:] if way.is_read(names))] for number, ways in seen.items()}
+        same = _aliases([way for ways in wanted.values() for way in ways], named, through)
+        return [*(Guard(way, _form(way.follow())) for way in places[:MOST_VACANT]), *same]
 
 
 def _containers(ways: Sequence[Way]) -> list[Guard]:
@@ -184,6 +209,36 @@ def _containers(ways: Sequence[Way]) -> list[Guard]:
                 found[id(at)] = Guard(Way(way.root, way.steps[:number]), _form(at))
             at = step(at, key)
     return list(found.values())
+
+
+def _aliases(ways: Sequence[Way], seen: dict[int, list[Way]], through: dict[int, tuple[Way, Way, Any]]) -> list[Same]:
+    """Other ways to what ways lead through, and the functions that all of them start in."""
+    found: dict[int, list[Same]] = {}
+    kept: dict[int, Same] = {}
+
+    def chain(way: Way) -> list[Way]:
+        """The way, and those to the functions that it starts in, which are kept."""
+        result = [way]
+        while id(way.root) in through:
+            _, way, function = through[id(way.root)]
+            kept[id(function)] = Same(way, Way(functools.partial(_itself, function), ()))
+            result.append(way)
+        return result
+
+    for way in [part for one in ways for part in chain(one)]:
+        at = way.root()
+        for step in (*way.steps, None):
+            if id(at) not in found:
+                first, *others = seen.get(id(at), (way,))
+                found[id(at)] = [Same(other, first) for other in others]
+                for other in others:
+                    chain(other)
+            at = None if step is None else step[0](at, step[1])
+    return [guard for guards in (*found.values(), kept.values()) for guard in guards if guard.holds()]
+
+
+def _itself(at: Any) -> Any:
+    return at
 
 
 _LIBRARIES = (sys.stdlib_module_names | {"numpy", "optree", "torch", "jax", "jaxlib", "pytest", "hypothesis"}) - {
@@ -214,6 +269,8 @@ def _roots(function: Any) -> Iterator[Way]:
     if isinstance(function, types.MethodType):
         yield Way(functools.partial(getattr, function, "__self__"), ())
         function = function.__func__
+    if isinstance(function, types.WrapperDescriptorType):  # the __call__ of what is written in C, and its own
+        return
     if not isinstance(function, types.FunctionType):
         if callable(function) and not isinstance(function, type):
             yield Way(lambda: function, ())  # an object with __call__
@@ -278,6 +335,7 @@ def _inside(at: Any) -> Iterator[tuple[Step, Any]]:
     yield (_class, None), type(at)
 
 
+_HIDDEN = {"args", "keywords", "fget", "__func__", "data", "maps"}  # of partials, properties, UserDict, ChainMap
 _WRAPPED = {property: ("fget",), staticmethod: ("__func__",), classmethod: ("__func__",)}
 
 

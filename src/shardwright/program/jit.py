@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -301,8 +302,12 @@ class SJIT:
                 self._programs.popitem(last=False)
         return Bound(known[1], instance)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SJIT, (self.function, self._options)
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        at: Any = sys.modules.get(self.__module__)
+        path: str = getattr(self, "__qualname__", "")
+        for name in path.split("."):
+            at = getattr(at, name, None)
+        return path if at is self else (SJIT, (self.function, self._options))  # decorated: its name leads to it alone
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SJIT":
         function = copy.deepcopy(self.function, memo)  # of a bound method or a partial another one

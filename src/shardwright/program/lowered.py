@@ -139,7 +139,14 @@ class Lowered:
     def footprint(self) -> int:
         """About how many bytes it takes."""
         stages = {id(program): program for program in (self.program, *self.program.stages.values())}
-        return 4000 + 2500 * sum(len(program.nodes) for program in stages.values())
+        nodes = [node for program in stages.values() for node in program.nodes]
+        cut = {
+            kind.sharding
+            for node in nodes
+            for kind in node.types
+            if kind.sharding is not None and kind.sharding.offsets
+        }
+        return 4000 + 2500 * len(nodes) + 4 * sum([s.footprint for s in cut])  # steps and layouts have offsets too
 
     def arrays(self, leaves: Sequence[Any]) -> list[Array] | None:
         """The arrays from outside, as they are now; None if the function must be traced anew to know."""

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 from weakref import WeakValueDictionary
 
+from shardwright.caches import MIB, kept
 from shardwright.errors import ShardingError
 from shardwright.mesh import Axes, Mesh, SubAxis, as_axes, as_ints, overlap
 from shardwright.sharding.cuts import Cuts, Nested
@@ -159,7 +160,12 @@ class Sharding:
         >>> Sharding(Mesh(x=2), P("x"), offsets={0: (0, 3, 6)}).for_shape((6, 4))
         Sharding(Mesh(x=2), P('x', None))
         """
-        return _for_shape(self, shape)
+        return _cut_for_shape(self, shape) if self.offsets else _for_shape(self, shape)
+
+    @property
+    def footprint(self) -> int:
+        """About how many bytes it takes: offsets that are listed have an integer for each shard."""
+        return 500 + 40 * sum([len(cuts) for cuts in self.offsets if not isinstance(cuts, Nested)])
 
 
 _REDUCED = {"partial": ()}  # what is changed most often: needs no checks
@@ -356,6 +362,9 @@ def _for_shape(sharding: Sharding, shape: tuple[int, ...]) -> Sharding:
     for dim, size in enumerate(shape):
         _check_halo_fits(result, dim, size)
     return result
+
+
+_cut_for_shape = kept(limit=4 * MIB, size=lambda sharding: sharding.footprint, least=8)(_for_shape.__wrapped__)
 
 
 def _cuts_for(sharding: Sharding, dim: int, size: int) -> Cuts:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shardwright.engines.torch.convert import numpy_dtype
-from shardwright.engines.torch.host import needs_host, on_host
+from shardwright.engines.torch.host import letter_of, needs_host, on_host
 
 
 class Fourier:
@@ -67,8 +67,7 @@ class Matrices:
         function = getattr(torch.linalg, name)
 
         def of_matrices(*operands: Tensor, **options: Any) -> Any:
-            dtypes = [numpy_dtype(x.dtype) for x in operands]
-            if needs_host(name, dtypes):
+            if _needs_host(name, *operands):
                 return on_host(self.device, getattr(np.linalg, name), *operands, **options)
             result = function(*_solvable(*operands), **options)
             return tuple(result) if isinstance(result, tuple) else result
@@ -79,17 +78,25 @@ class Matrices:
         return torch.diagonal(x, offset, -2, -1)
 
     def matrix_power(self, x: Tensor, n: int) -> Tensor:
-        if needs_host("matrix_power", [numpy_dtype(x.dtype)]):
+        if _needs_host("matrix_power", x):
             return on_host(self.device, np.linalg.matrix_power, x, n)
         return _raising(torch.linalg.matrix_power)(x, n)
 
     def pinv(self, x: Tensor, rtol: Any = 1e-15) -> Tensor:
+        if _needs_host("pinv", x):
+            return on_host(self.device, np.linalg.pinv, x, rtol)
         return _raising(torch.linalg.pinv)(_solvable(x)[0], rtol=rtol)
 
     def norm(self, x: Tensor, ord: Any, axis: tuple[int, int], keepdims: bool) -> Tensor:
-        if needs_host("norm", [numpy_dtype(x.dtype)]) or not x.numel():  # errors are NumPy's
+        if _needs_host("norm", x) or not x.numel():  # errors are NumPy's
             return on_host(self.device, np.linalg.norm, x, ord=ord, axis=axis, keepdims=keepdims)
         return torch.linalg.matrix_norm(_solvable(x)[0], ord="fro" if ord is None else ord, dim=axis, keepdim=keepdims)
+
+
+def _needs_host(name: str, *operands: Tensor) -> bool:
+    """Whether a function runs in NumPy: torch solves no matrices of 16 bits, NumPy those of bfloat16 in float64."""
+    dtypes = [numpy_dtype(x.dtype) for x in operands]
+    return needs_host(name, dtypes) or any(letter_of(dtype) == "f" and dtype.itemsize == 2 for dtype in dtypes)
 
 
 def _solvable(*operands: Tensor) -> list[Tensor]:
