@@ -93,6 +93,24 @@ def test_overlap_counts_communication_and_computation_at_once():
     assert plan.bound <= plan.time
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: snp.flip(x, axis=1),  # rows are fetched, which is no computation
+        lambda x: x[::2, 1:],
+        lambda x: snp.concat([x, snp.roll(x, 1, axis=0)], axis=1),
+        lambda x: snp.cumulative_sum(snp.sort(x, axis=1), axis=0),
+        lambda x: snp.flip(x, axis=0) @ x,
+    ],
+)
+@pytest.mark.parametrize("spec", [P(), P("dp"), P(("dp", "tp"))])
+def test_the_bound_with_overlap_is_that_of_what_computes(fn, spec):
+    x = ShapeDtype((8, 8), "float32")
+    plan = sw.auto(fn, MESH, x, overlap="ideal")
+    assert plan.bound <= plan.time
+    assert plan.bound <= sw.auto(fn, MESH, x, fixed={"x": spec}, overlap="ideal").time
+
+
 def test_arguments_that_lie_somewhere_and_in_shardings_stay():
     there = sw.Sharding(MESH, P("tp", "dp"))
     placed = sw.auto(mlp, MESH, ShapeDtype((512, 1024), "float32", there), weights())

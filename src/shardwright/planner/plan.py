@@ -111,7 +111,7 @@ class Plan:
     def _least_compute(self) -> float:
         """Seconds that all computation takes at least, each operation by its quickest strategy."""
         several = [v.options for v in self.found.model.variables if v.options and isinstance(v.options[0], Option)]
-        return sum(min(option.strategy.priced.compute for option in options) for options in several)
+        return sum(min(option.compute for option in options) for options in several)
 
     @property
     def budget(self) -> float:
