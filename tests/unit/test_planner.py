@@ -213,6 +213,28 @@ def test_rules_and_errors_have_all_of_a_sharding(there):
         sw.auto(mlp, MESH, given, weights(1), fixed={"x": P("dp")})
 
 
+@pytest.mark.parametrize(
+    ("shape", "there"),
+    [
+        ((), sw.Sharding(MESH, P(), partial="tp")),
+        ((1, 1), sw.Sharding(MESH, P(), partial="tp", reduction="max")),
+        ((1, 1), P(None, "dp")),
+        ((1,), P("tp:(1)2")),
+        ((1,), P()),
+        ((), P()),
+    ],
+)
+def test_rules_have_the_places_of_scalars_and_single_elements(shape, there):
+    """A pattern with a spec leaves them whole."""
+    arrays = {"s": ShapeDtype(shape, "float32"), "t": ShapeDtype(shape, "float32")}
+    plan = sw.auto(lambda x, p: x * p["s"] + p["t"], MESH, X, arrays, fixed={"p/s": there, "p/t": P()})
+    again = sw.auto(lambda x, p: x * p["s"] + p["t"], MESH, X, arrays, rules=plan.rules())
+    assert again.places == plan.places
+    assert match_sharding_rule(plan.rules("p"), arrays, MESH) == plan.shardings[1]
+    came = {**arrays, "s": ShapeDtype(shape, "float32", plan.places["p/s"])}  # and rules contradict no array
+    assert sw.auto(lambda x, p: x * p["s"] + p["t"], MESH, X, came, rules=plan.rules()).places == plan.places
+
+
 def test_what_no_rule_matches_is_open():
     rules = TreePathShardingRule((r"up$", P("tp")))
     plan = sw.auto(mlp, MESH, X, weights(), rules=rules, fixed={"x": P("dp")})

@@ -1,5 +1,6 @@
 """`auto` and `Plan`: the best placement of a function's arguments and of all that is computed from them, with its proof."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,7 +85,11 @@ class Plan:
                 f"The function has no parameter {parameter!r} with arrays. It has {', '.join(map(repr, heads))}."
             )
         wanted = heads if parameter is None else [parameter]
-        places = {name: _written(s) for name, s in self.places.items() if name.partition("/")[0] in wanted}
+        places = {}
+        for name, there in self.places.items():
+            if name.partition("/")[0] in wanted:  # a spec of a single element would be P() to a rule
+                split = there.axes and math.prod(self.shapes[name]) == 1
+                places[name] = there if split else _written(there)
         return TreePathShardingRule(*rules_of(places))
 
     @cached_property
