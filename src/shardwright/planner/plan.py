@@ -155,6 +155,8 @@ class Plan:
         given = self._search.fixed.get(node)
         if given is not None and given is not there:
             raise PlanError(f"{name!r} is fixed at {_written(given)}: another place for it can't be asked about.")
+        if self.places[name] is there:  # within memory, or with loops, another search may end elsewhere
+            return Other(name, _written(there), self.found, self.found)
         other = self._search.best({node: there})
         better = self._search.reconsidered(self.found, other, {node: there})
         if better is not self.found:
