@@ -65,6 +65,30 @@ def test_a_value_that_a_step_reads_twice_counts_once(function):
     assert plan.certificate.check()
 
 
+BOTH = {  # functions whose loops and choices read w on both sides, or in the test and in the body
+    "cond": lambda x, w: sw.cond(snp.sum(x) > 0, lambda x: x @ w, lambda x: snp.flip(x, axis=0) @ w * 2, x),
+    "inside": lambda x, w: sw.scan(
+        lambda h, row: (sw.cond(snp.sum(row) > 0, lambda h: h @ w, lambda h: h @ w - h, h), None), x, x
+    )[0],
+    "while": lambda x, w: sw.while_loop(
+        lambda s: (s[0] < 3) & (snp.sum(w) < 1e3), lambda s: (s[0] + 1, snp.tanh(s[1] @ w)), (0, x)
+    )[1],
+    "twice": lambda x, w: sw.cond(snp.sum(x) > 0, lambda a, b: a @ b, lambda a, b: b @ w - a, w, w) + w,
+}
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("spec", [P("q"), P(None, "q"), P("q:(1)2"), P()])
+def test_what_both_sides_of_a_choice_read_is_moved_once(name, spec):
+    """It was moved there, and back, and there again."""
+    mesh, host = sw.Mesh(q=4, hardware="tpu-v4"), np.arange(16.0).reshape(4, 4) / 8 - 1
+    plan = sw.auto(BOTH[name], mesh, host, host, fixed={"w": spec})
+    assert plan.time == pytest.approx(plan.explain().time, rel=1e-9)
+    assert plan.certificate.check()
+    alone = sw.sjit(BOTH[name], mesh=sw.Mesh(one=1))
+    np.testing.assert_allclose(np.asarray(plan.sjit()(host, host)), np.asarray(alone(host, host)), rtol=1e-9)
+
+
 @pytest.mark.parametrize("seed", [5009, 5174, *range(5400, 5430)])
 def test_a_plan_takes_what_it_promises(seed):
     program = RandomProgram(seed)
