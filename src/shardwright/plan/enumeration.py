@@ -187,8 +187,11 @@ class _Enumeration:
         strategy = replace(placed, idle=0, price=price, count_work=work)
         if self.plain:
             return Option(placed.operands, placed.results, price.compute, price.compute, price.memory, strategy, True)
-        network, compute = seconds_in_place(self._plan(strategy))
-        return Option(placed.operands, placed.results, network + compute, compute, price.memory, strategy, False)
+        plan = self._plan(strategy)
+        network, compute = seconds_in_place(plan)
+        most = max([instant.own for instant in self._instants(plan)], default=0)
+        memory = price.memory + max(most - self._result_bytes(placed.results), 0)
+        return Option(placed.operands, placed.results, network + compute, compute, memory, strategy, False)
 
     def _plan(self, strategy: Strategy) -> OperationPlan:
         """The operation under a strategy, its operands in place."""
@@ -199,14 +202,19 @@ class _Enumeration:
     def instants(self, option: Option) -> Iterator[Instant]:
         """What a device holds in each of an option's steps."""
         if self.plain:
-            every = zip(option.results, self.dtypes, strict=True)
-            made = [s.local_size(self.rule.out_shape(at)) * dtype.itemsize for at, (s, dtype) in enumerate(every)]
-            yield Instant(sum(made), tuple(range(self.count)))
-            return
+            return iter([Instant(self._result_bytes(option.results), tuple(range(self.count)))])
+        return self._instants(self._plan(option.strategy))
+
+    def _result_bytes(self, results: Sequence[Sharding]) -> int:
+        """The bytes that a device holds of the results."""
+        every = zip(results, self.dtypes, strict=True)
+        return sum([s.local_size(self.rule.out_shape(at)) * dtype.itemsize for at, (s, dtype) in enumerate(every)])
+
+    def _instants(self, plan: OperationPlan) -> Iterator[Instant]:
         slots_of = [Slot(at) for at, kind in enumerate(self.kinds) if isinstance(kind, tuple)]
         numbers = {slot: number for number, slot in enumerate(slots_of)}
         held: dict[Slot, int] = {}  # bytes of what steps have made
-        for what, inputs, outputs, _ in self._plan(option.strategy).instructions:
+        for what, inputs, outputs, _ in plan.instructions:
             slots = [slot for slot in dict.fromkeys(inputs) if isinstance(slot, Slot)]
             made = _made(what)
             held.update(zip(outputs, made, strict=True))
