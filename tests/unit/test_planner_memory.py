@@ -108,6 +108,24 @@ def test_a_plan_fits_with_all_that_its_steps_hold(name):
             assert plan.certificate.check()
 
 
+@pytest.mark.parametrize("rows", [2, 3, 8])
+@pytest.mark.parametrize("axes", [{"r": 2}, {"p": 4, "q": 2}, {"p": 2, "q": 3}])
+def test_the_bound_is_not_above_what_loops_hold_that_move_what_they_read(axes, rows):
+    """What a loop moves once more before it runs is no longer held in it."""
+
+    def fn(x, xs):
+        h = x - x * 0.1
+        return sw.scan(lambda c, row: (snp.flip(snp.sort(c - x, axis=1), axis=0) + row, snp.sum(c)), h, xs)[0]
+
+    mesh, arrays = (
+        sw.Mesh(axes, hardware="h100"),
+        [ShapeDtype((rows, 2), "float32"), ShapeDtype((3, rows, 2), "float32")],
+    )
+    error = refused(lambda memory: sw.auto(fn, mesh, *arrays, memory=memory), 1)
+    assert error.bound <= error.least
+    assert sw.auto(fn, mesh, *arrays, memory=error.least).memory <= error.least
+
+
 def test_an_input_that_is_fixed_takes_more():
     x = ShapeDtype((64, 64), "float32")
     mesh = sw.Mesh(a=2, b=2)
