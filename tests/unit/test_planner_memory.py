@@ -108,6 +108,20 @@ def test_a_plan_fits_with_all_that_its_steps_hold(name):
             assert plan.certificate.check()
 
 
+@pytest.mark.parametrize("rows", [3, 6])
+@pytest.mark.parametrize("spec", [P("r"), P(None, "r"), P(), P("p"), P(("q", "p"))])
+def test_a_plan_fits_with_all_that_its_moves_hold(rows, spec):
+    """A move in several steps holds what lies between them: here as much as all inputs."""
+    mesh, arrays = sw.Mesh(p=4, q=2, r=1), [ShapeDtype((rows, 12), "complex128"), ShapeDtype((12,), "float32")]
+
+    def make(**options):
+        return sw.auto(lambda c, e: (c, snp.sum(e)), mesh, *arrays, fixed={"c": spec}, **options)
+
+    least = refused(lambda memory: make(memory=memory), 1).least
+    for limit in np.linspace(least, 1.2 * make().memory, 8):
+        assert make(memory=float(limit)).memory <= limit
+
+
 @pytest.mark.parametrize("rows", [2, 3, 8])
 @pytest.mark.parametrize("axes", [{"r": 2}, {"p": 4, "q": 2}, {"p": 2, "q": 3}])
 def test_the_bound_is_not_above_what_loops_hold_that_move_what_they_read(axes, rows):
