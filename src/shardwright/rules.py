@@ -118,7 +118,8 @@ class FSDPShardingRule(ShardingRule):
 
 
 class TreePathShardingRule(ShardingRule):
-    """The first pattern found in a leaf's path gives its spec; scalars and single elements are replicated.
+    """The first pattern found in a leaf's path gives its spec; scalars and single elements are replicated unless it gives a
+    `Sharding`.
 
     >>> import numpy as np
     >>> rule = TreePathShardingRule(("kernel", P(None, "x")), ("bias", P()))
@@ -144,9 +145,9 @@ class TreePathShardingRule(ShardingRule):
         return f"TreePathShardingRule({', '.join(map(repr, self.rules))})"
 
     def spec(self, path: str, leaf: Any, mesh: Mesh | None) -> tuple[P, str]:
-        if math.prod(leaf.shape) == 1:
-            return P(), "a single element"
         number = self._first(path)
+        if math.prod(leaf.shape) == 1 and not self._gives_sharding(number):
+            return P(), "a single element"
         if number is not None:
             pattern, spec = self.rules[number]
             return spec, f"its path has {pattern!r}"
@@ -173,7 +174,7 @@ class TreePathShardingRule(ShardingRule):
             if number == -1:
                 number = numbers[key] = self._first(path)
                 distinct.append(path)
-            single = math.prod(leaf.shape) == 1
+            single = math.prod(leaf.shape) == 1 and not self._gives_sharding(number)
             specs.append(whole if single or number is None else self.rules[number][1])
             if number is None and not single and unmatched is None:
                 unmatched = path
@@ -191,6 +192,10 @@ class TreePathShardingRule(ShardingRule):
     def _first(self, path: str) -> int | None:
         """The number of the first pattern that a path has."""
         return next((number for number, pattern in enumerate(self._patterns) if self.search(pattern, path)), None)
+
+    def _gives_sharding(self, number: int | None) -> bool:
+        """Whether a rule gives a sharding rather than a spec: it is meant for just its leaves."""
+        return number is not None and isinstance(self.rules[number][1], Sharding)
 
     def _check_used(self, first: set[int | None], paths: Sequence[str]) -> None:
         """Every pattern must be in the path of a leaf, even if an earlier one always comes first."""

@@ -93,6 +93,24 @@ def test_overlap_counts_communication_and_computation_at_once():
     assert plan.bound <= plan.time
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: snp.flip(x, axis=1),  # rows are fetched, which is no computation
+        lambda x: x[::2, 1:],
+        lambda x: snp.concat([x, snp.roll(x, 1, axis=0)], axis=1),
+        lambda x: snp.cumulative_sum(snp.sort(x, axis=1), axis=0),
+        lambda x: snp.flip(x, axis=0) @ x,
+    ],
+)
+@pytest.mark.parametrize("spec", [P(), P("dp"), P(("dp", "tp"))])
+def test_the_bound_with_overlap_is_that_of_what_computes(fn, spec):
+    x = ShapeDtype((8, 8), "float32")
+    plan = sw.auto(fn, MESH, x, overlap="ideal")
+    assert plan.bound <= plan.time
+    assert plan.bound <= sw.auto(fn, MESH, x, fixed={"x": spec}, overlap="ideal").time
+
+
 def test_arguments_that_lie_somewhere_and_in_shardings_stay():
     there = sw.Sharding(MESH, P("tp", "dp"))
     placed = sw.auto(mlp, MESH, ShapeDtype((512, 1024), "float32", there), weights())
@@ -193,6 +211,28 @@ def test_rules_and_errors_have_all_of_a_sharding(there):
     given = ShapeDtype(X.shape, X.dtype, there)
     with pytest.raises(PlanError, match=r"'x' comes as Sharding\(.* and is fixed at P\('dp', None\): say one"):
         sw.auto(mlp, MESH, given, weights(1), fixed={"x": P("dp")})
+
+
+@pytest.mark.parametrize(
+    ("shape", "there"),
+    [
+        ((), sw.Sharding(MESH, P(), partial="tp")),
+        ((1, 1), sw.Sharding(MESH, P(), partial="tp", reduction="max")),
+        ((1, 1), P(None, "dp")),
+        ((1,), P("tp:(1)2")),
+        ((1,), P()),
+        ((), P()),
+    ],
+)
+def test_rules_have_the_places_of_scalars_and_single_elements(shape, there):
+    """A pattern with a spec leaves them whole."""
+    arrays = {"s": ShapeDtype(shape, "float32"), "t": ShapeDtype(shape, "float32")}
+    plan = sw.auto(lambda x, p: x * p["s"] + p["t"], MESH, X, arrays, fixed={"p/s": there, "p/t": P()})
+    again = sw.auto(lambda x, p: x * p["s"] + p["t"], MESH, X, arrays, rules=plan.rules())
+    assert again.places == plan.places
+    assert match_sharding_rule(plan.rules("p"), arrays, MESH) == plan.shardings[1]
+    came = {**arrays, "s": ShapeDtype(shape, "float32", plan.places["p/s"])}  # and rules contradict no array
+    assert sw.auto(lambda x, p: x * p["s"] + p["t"], MESH, X, came, rules=plan.rules()).places == plan.places
 
 
 def test_what_no_rule_matches_is_open():

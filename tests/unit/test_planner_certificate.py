@@ -37,8 +37,9 @@ def plan():
 
 
 def rejects(certificate, **changes):
-    with pytest.raises(PlanError, match=r"The certificate "):
+    with pytest.raises(PlanError, match=r"^The certificate ") as caught:
         replace(certificate, **changes).check()
+    assert str(caught.value).count("The certificate") == 1
 
 
 def test_a_certificate_claims_no_more_than_it_proves(plan):
@@ -294,3 +295,10 @@ def test_steps_that_are_malformed_are_rejected(plan, changed):
         steps = [step._replace(**changed) if n == at else step for n, step in enumerate(certificate.steps)]
         with pytest.raises(PlanError, match="The certificate"):
             replace(certificate, steps=steps).check()
+
+
+@pytest.mark.parametrize("value", [None, 7, "x"])
+def test_fields_that_are_malformed_are_rejected(plan, value):
+    for field in ("program", "fixed", "outputs", "hubs", "limit", "steps", "tables", "shifts", "unit", "price"):
+        rejects(plan.certificate, **{field: value})
+    rejects(plan.certificate, bound=[value])

@@ -9,7 +9,7 @@ import pytest
 import shardwright as sw
 import shardwright.numpy as snp
 from planned_programs import MESHES, RandomProgram, planned, two_products
-from shardwright import P, ShapeDtype
+from shardwright import P, ShapeDtype, nn
 from shardwright.errors import PlanError
 from shardwright.planner.deciding import decision_of
 from shardwright.planner.lasting import lasting, same_values
@@ -76,6 +76,68 @@ def test_the_estimate_from_above_is_above(seed):
     search = sw.auto(program.function(), program.mesh, *program.abstract())._search
     for found in (search.best(), *search.unlimited._small({})):
         assert found.peak <= search._at_most(found)
+
+
+WITHIN_STEPS = {  # what operations hold beside operands and results: scores, halos, candidates, totals
+    "attention": (nn.scaled_dot_product_attention, (2, 4, 8, 2), (2, 4, 8, 2), (2, 4, 8, 2)),
+    "grouped attention": (nn.scaled_dot_product_attention, (1, 6, 8, 2), (1, 2, 8, 2), (1, 2, 8, 2)),
+    "convolution": (nn.conv2d, (2, 6, 5, 4), (3, 3, 4, 2)),
+    "largest": (lambda x: snp.argmax(snp.sort(x, axis=1), axis=0), (6, 8)),
+    "totals": (lambda x: snp.cumulative_sum(x, axis=0), (8, 3)),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN_STEPS)
+def test_a_plan_fits_with_all_that_its_steps_hold(name):
+    fn, *shapes = WITHIN_STEPS[name]
+    mesh, arrays = sw.Mesh(q=2, r=2, hardware="h100"), [ShapeDtype(shape, "float32") for shape in shapes]
+
+    def make(**options):
+        return sw.auto(fn, mesh, *arrays, **options)
+
+    free = make()
+    for fixed in ({}, {free.names[-1]: P(*[None] * (len(shapes[-1]) - 1), "q")}):
+        least = refused(lambda memory, fixed=fixed: make(memory=memory, fixed=fixed), 1).least
+        search = make(fixed=fixed)._search
+        for found in (search.best(), *search.unlimited._small({})):
+            assert found.peak <= search._at_most(found)
+        for part in (0.0, 0.2, 0.5, 0.9):
+            limit = least + part * max(free.memory - least, 0)
+            plan = make(memory=limit, fixed=fixed)
+            assert plan.memory <= limit
+            assert plan.certificate.check()
+
+
+@pytest.mark.parametrize("rows", [3, 6])
+@pytest.mark.parametrize("spec", [P("r"), P(None, "r"), P(), P("p"), P(("q", "p"))])
+def test_a_plan_fits_with_all_that_its_moves_hold(rows, spec):
+    """A move in several steps holds what lies between them: here as much as all inputs."""
+    mesh, arrays = sw.Mesh(p=4, q=2, r=1), [ShapeDtype((rows, 12), "complex128"), ShapeDtype((12,), "float32")]
+
+    def make(**options):
+        return sw.auto(lambda c, e: (c, snp.sum(e)), mesh, *arrays, fixed={"c": spec}, **options)
+
+    least = refused(lambda memory: make(memory=memory), 1).least
+    for limit in np.linspace(least, 1.2 * make().memory, 8):
+        assert make(memory=float(limit)).memory <= limit
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8])
+@pytest.mark.parametrize("axes", [{"r": 2}, {"p": 4, "q": 2}, {"p": 2, "q": 3}])
+def test_the_bound_is_not_above_what_loops_hold_that_move_what_they_read(axes, rows):
+    """What a loop moves once more before it runs is no longer held in it."""
+
+    def fn(x, xs):
+        h = x - x * 0.1
+        return sw.scan(lambda c, row: (snp.flip(snp.sort(c - x, axis=1), axis=0) + row, snp.sum(c)), h, xs)[0]
+
+    mesh, arrays = (
+        sw.Mesh(axes, hardware="h100"),
+        [ShapeDtype((rows, 2), "float32"), ShapeDtype((3, rows, 2), "float32")],
+    )
+    error = refused(lambda memory: sw.auto(fn, mesh, *arrays, memory=memory), 1)
+    assert error.bound <= error.least
+    assert sw.auto(fn, mesh, *arrays, memory=error.least).memory <= error.least
 
 
 def test_an_input_that_is_fixed_takes_more():

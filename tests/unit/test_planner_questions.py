@@ -75,6 +75,24 @@ def test_within_memory_that_binds_a_plan_becomes_the_better_one(seed, part, chan
     assert plan.places == {name: plan.found.placed(node) for name, node in plan._inputs.items()}
 
 
+@pytest.mark.parametrize("seed", [20045, 20059, 20060, 20061])
+def test_where_an_input_is_already_the_answer_is_the_plan(seed):
+    """Within memory that binds, or with loops, a search of its own found slower plans, or ones that hold more."""
+    program = RandomProgram(seed, control=seed % 2 == 0)
+    fixed = program.some_places(0.3)
+
+    def make(**options):
+        return sw.auto(program.function(), program.mesh, *program.abstract(), fixed=fixed, **options)
+
+    with pytest.raises(PlanError) as caught:
+        make(memory=1)
+    plan = make(memory=caught.value.least + 0.5 * max(make().memory - caught.value.least, 0))
+    for _ in questions(plan, program, 3):  # after some of which the plan is another
+        for name in plan.names:
+            other = plan.why_not(name, plan.places[name])
+            assert (other.time, other.slower, other.memory, other.steps) == (plan.time, 0.0, plan.memory, ())
+
+
 def test_an_answer_that_is_quicker_says_so():
     """Only places that plans do not choose from can be: here the answer and the plan change roles."""
     x, w = sw.ShapeDtype((64, 64), "float32"), sw.ShapeDtype((64, 64), "float32")

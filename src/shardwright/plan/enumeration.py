@@ -30,12 +30,13 @@ DType = np.dtype[Any]
 
 
 class Option(NamedTuple):
-    """One strategy: where operands and results lie, the seconds it takes once operands are there, the bytes that a device
-    holds of operands, results and what lies between, and whether it is one computation."""
+    """One strategy: where operands and results lie, the seconds it takes once operands are there and those of computation
+    among them, the bytes that a device holds of operands, results and what lies between, and whether it is one computation."""
 
     operands: tuple[Sharding, ...]
     results: tuple[Sharding, ...]
     seconds: float
+    compute: float
     memory: int
     strategy: Strategy
     is_single: bool
@@ -185,9 +186,12 @@ class _Enumeration:
         work = functools.partial(work_of, problem, placed.placement)
         strategy = replace(placed, idle=0, price=price, count_work=work)
         if self.plain:
-            return Option(placed.operands, placed.results, price.compute, price.memory, strategy, True)
-        seconds = seconds_in_place(self._plan(strategy))
-        return Option(placed.operands, placed.results, seconds, price.memory, strategy, False)
+            return Option(placed.operands, placed.results, price.compute, price.compute, price.memory, strategy, True)
+        plan = self._plan(strategy)
+        network, compute = seconds_in_place(plan)
+        most = max([instant.own for instant in self._instants(plan)], default=0)
+        memory = price.memory + max(most - self._result_bytes(placed.results), 0)
+        return Option(placed.operands, placed.results, network + compute, compute, memory, strategy, False)
 
     def _plan(self, strategy: Strategy) -> OperationPlan:
         """The operation under a strategy, its operands in place."""
@@ -198,14 +202,19 @@ class _Enumeration:
     def instants(self, option: Option) -> Iterator[Instant]:
         """What a device holds in each of an option's steps."""
         if self.plain:
-            every = zip(option.results, self.dtypes, strict=True)
-            made = [s.local_size(self.rule.out_shape(at)) * dtype.itemsize for at, (s, dtype) in enumerate(every)]
-            yield Instant(sum(made), tuple(range(self.count)))
-            return
+            return iter([Instant(self._result_bytes(option.results), tuple(range(self.count)))])
+        return self._instants(self._plan(option.strategy))
+
+    def _result_bytes(self, results: Sequence[Sharding]) -> int:
+        """The bytes that a device holds of the results."""
+        every = zip(results, self.dtypes, strict=True)
+        return sum([s.local_size(self.rule.out_shape(at)) * dtype.itemsize for at, (s, dtype) in enumerate(every)])
+
+    def _instants(self, plan: OperationPlan) -> Iterator[Instant]:
         slots_of = [Slot(at) for at, kind in enumerate(self.kinds) if isinstance(kind, tuple)]
         numbers = {slot: number for number, slot in enumerate(slots_of)}
         held: dict[Slot, int] = {}  # bytes of what steps have made
-        for what, inputs, outputs, _ in self._plan(option.strategy).instructions:
+        for what, inputs, outputs, _ in plan.instructions:
             slots = [slot for slot in dict.fromkeys(inputs) if isinstance(slot, Slot)]
             made = _made(what)
             held.update(zip(outputs, made, strict=True))
@@ -223,17 +232,17 @@ def _made(what: Any) -> list[int]:
     return [layout.sharding.local_size(layout.shape) * dtype.itemsize for layout, dtype in every]
 
 
-def seconds_in_place(plan: OperationPlan) -> float:
-    """What the instructions of an operation take, its operands in place."""
-    chip, total = plan.problem.chip, 0.0
+def seconds_in_place(plan: OperationPlan) -> tuple[float, float]:
+    """The communication and the computation of an operation's instructions, its operands in place."""
+    chip, network, compute = plan.problem.chip, 0.0, 0.0
     for at, (what, *_) in enumerate(plan.instructions):
         if not isinstance(what, Local):
-            total += what.time
+            network += what.time
         elif at + 1 == len(plan.instructions):
-            total += plan.strategy.priced.compute
+            compute += plan.strategy.priced.compute
         else:
-            total += chip.seconds(0.0, touched(what), what.call.result_dtypes[0])
-    return total
+            compute += chip.seconds(0.0, touched(what), what.call.result_dtypes[0])
+    return network, compute
 
 
 def touched(local: Local) -> int:

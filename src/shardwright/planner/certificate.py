@@ -55,14 +55,20 @@ class Certificate:
     @no_collection()
     def check(self) -> bool:
         """True if the bound holds; PlanError says which step does not."""
+        try:
+            self._check()
+        except PlanError:
+            raise
+        except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+            raise PlanError(f"The certificate has fields, steps or tables that no search makes: {error}.") from error
+        return True
+
+    def _check(self) -> None:
         if not self.price >= 0:
             raise PlanError(f"The certificate has a price of memory of {self.price} s a byte, which is negative.")
         self._about_program()
         checker = _Checker(self)
-        try:
-            proved = checker.proved()
-        except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
-            raise PlanError(f"The certificate has steps or tables that no search makes: {error}.") from error
+        proved = checker.proved()
         rounding = 2 * len(checker.costs.scopes) * self.unit  # every cost counts in whole units
         if not proved >= self.bound * (1 - ROUNDING) - rounding or not 0 < self.unit < MOST_UNIT * max(
             self.bound, TINY
@@ -70,7 +76,6 @@ class Certificate:
             raise PlanError(
                 f"The certificate claims that no plan takes less than {self.bound} s, and proves {proved} s."
             )
-        return True
 
     def _about_program(self) -> None:
         """Raises if there are places for other outputs than the program's, or on another mesh."""

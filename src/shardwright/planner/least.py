@@ -165,9 +165,13 @@ class Needs:
         options = self.model.variables[self.model.of_node[node]].options
         least = math.inf
         for option in options:
-            read = list(zip(node.nodes, option.operands, strict=True))
-            several = [entry for at, entry in enumerate(read) if entry[0] in self.inputs or entry in read[:at]]
-            least = min(least, option.memory - sum(_bytes(x, there) for x, there in several))
+            stay = {x for step in option.program.nodes if isinstance(step.what, Control) for x in step.nodes}
+            other = sum(
+                _bytes(x, there)  # held as an input, or moved once more by the loop, and then no longer
+                for x, there, own in zip(node.nodes, option.operands, option.program.inputs, strict=True)
+                if x in self.inputs or own not in stay
+            )
+            least = min(least, option.memory - other)
         self._constant(node, max(least, 0.0))
 
     def _outputs(self) -> int:

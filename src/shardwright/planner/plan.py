@@ -1,5 +1,6 @@
 """`auto` and `Plan`: the best placement of a function's arguments and of all that is computed from them, with its proof."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,7 +85,11 @@ class Plan:
                 f"The function has no parameter {parameter!r} with arrays. It has {', '.join(map(repr, heads))}."
             )
         wanted = heads if parameter is None else [parameter]
-        places = {name: _written(s) for name, s in self.places.items() if name.partition("/")[0] in wanted}
+        places = {}
+        for name, there in self.places.items():
+            if name.partition("/")[0] in wanted:  # a spec of a single element would be P() to a rule
+                split = there.axes and math.prod(self.shapes[name]) == 1
+                places[name] = there if split else _written(there)
         return TreePathShardingRule(*rules_of(places))
 
     @cached_property
@@ -111,7 +116,7 @@ class Plan:
     def _least_compute(self) -> float:
         """Seconds that all computation takes at least, each operation by its quickest strategy."""
         several = [v.options for v in self.found.model.variables if v.options and isinstance(v.options[0], Option)]
-        return sum(min(option.strategy.priced.compute for option in options) for options in several)
+        return sum(min(option.compute for option in options) for options in several)
 
     @property
     def budget(self) -> float:
@@ -150,6 +155,8 @@ class Plan:
         given = self._search.fixed.get(node)
         if given is not None and given is not there:
             raise PlanError(f"{name!r} is fixed at {_written(given)}: another place for it can't be asked about.")
+        if self.places[name] is there:  # within memory, or with loops, another search may end elsewhere
+            return Other(name, _written(there), self.found, self.found)
         other = self._search.best({node: there})
         better = self._search.reconsidered(self.found, other, {node: there})
         if better is not self.found:

@@ -423,7 +423,7 @@ class Search:
 
     def _at_most(self, found: Found) -> int:
         """An estimate from above of what a device holds: every value, with the copies that are moved for several readers, from
-        where it is made to where it is last read, beside twice a step's operands."""
+        where it is made to where it is last read, beside twice a step's operands and what moves hold meanwhile."""
         made: dict[Node, int] = {}
         steps: dict[Node, int] = {}
         known: dict[Any, int] = {}
@@ -439,12 +439,33 @@ class Search:
             if not isinstance(option, Sharding):
                 steps[node] = max(option.memory - known[key], 0)
             made[node] = made.get(node, 0) + known[key]
+        passing, later = self._passing(found)
         held, peak, last = found.solution.held, 0, self._last_readers
         for node in self.program.nodes:
             held += made.get(node, 0)
-            peak = max(peak, held + 2 * steps.get(node, made.get(node, 0)))
+            peak = max(peak, held + 2 * steps.get(node, made.get(node, 0)) + passing.get(node, 0))
             held -= sum([made.get(x, 0) for x in last.get(node, ())])
-        return peak
+        return peak + later
+
+    def _passing(self, found: Found) -> tuple[dict[Node, int], int]:
+        """What a device holds at most between the steps of a move, which read and make no more than the larger end: for each
+        node where its operands are moved, and where values are moved for several readers or as outputs."""
+        model, choice, known = found.model, found.solution.choice, dict[Any, int]()
+        passing, later = dict[Node, int](), 0
+        for (source, target, node, _), (before, after) in zip(model.edges, model.wheres, strict=True):
+            ends = before[choice[source]], after[choice[target]]
+            if ends[0] is ends[1]:
+                continue
+            shape, dtype = node.type[:2]
+            key = *ends, shape, dtype
+            if key not in known:
+                known[key] = 2 * max(there.local_size(shape) for there in ends) * dtype.itemsize
+            reader = model.variables[target]
+            if reader.kind == "node":
+                passing[reader.node] = max(passing.get(reader.node, 0), known[key])
+            else:
+                later = max(later, known[key])
+        return passing, later
 
     @cached_property
     def _last_readers(self) -> dict[Node, list[Node]]:

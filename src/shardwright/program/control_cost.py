@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import NamedTuple
 
-from shardwright.errors import ImplicitGatherError
+from shardwright.errors import ImplicitGatherError, ProgramError
 from shardwright.plan import places
 from shardwright.program.explaining import explained
 from shardwright.program.lowering import WithControl
@@ -41,7 +41,7 @@ def controlled(program: Program, node: Node, fixed: Mapping[Node, Sharding]) -> 
     alone: list[dict[Node, Sharding]] = [{}, *[start for turn in turns for start in turn if start is not None]]
     led = [{**fixed, **more} for more in alone if fixed.keys().isdisjoint(more)]
     found: dict[tuple[Sharding, ...], ControlOption] = {}
-    refused: ImplicitGatherError | None = None
+    refused: ImplicitGatherError | ProgramError | None = None
     for start in (*led[:MOST], *(alone[:MOST] if fixed else ())):
         known = Propagation(program, start)
         where = tuple(
@@ -52,8 +52,9 @@ def controlled(program: Program, node: Node, fixed: Mapping[Node, Sharding]) -> 
             continue
         try:
             found[where] = _laid_out(program, node, known, where)
-        except ImplicitGatherError as error:  # under `strict` layouts that gather are none
-            refused = error
+        except (ImplicitGatherError, ProgramError) as error:
+            # No layouts: under `strict` those that gather, and those in which a constraint leaves a carried value elsewhere.
+            refused = refused or error
     if not found:
         assert refused is not None
         raise refused

@@ -87,7 +87,8 @@ class ByPlan(WithControl):
         """A loop or a choice, on operands where the plan has them."""
         assert isinstance(node.what, Control)
         before = dict(self.made)
-        for x, there in zip(node.nodes, self.decision.operands[node], strict=True):
+        wanted = dict(zip(node.nodes, self.decision.operands[node], strict=True))  # what both sides read is moved once
+        for x, there in wanted.items():
             self.made[x] = moved(self.graph, self._read(x, node), there, node.source)
         try:
             return super().control(node)
