@@ -12,10 +12,11 @@ from planned_programs import MESHES, RandomProgram, planned, two_products
 from shardwright import P, ShapeDtype, nn
 from shardwright.errors import PlanError
 from shardwright.planner.deciding import decision_of
-from shardwright.planner.lasting import lasting, same_values
+from shardwright.planner.lasting import lasting
 from shardwright.planner.least import Needs
 from shardwright.program import explained, peak_bytes
 from shardwright.program.planned import partition_by
+from shardwright.program.twins import same_values
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.ImplicitGatherWarning")
 

@@ -284,7 +284,7 @@ def test_the_check_imports_no_prices():
     """From the planner's own modules only those of the check; from others facts; and no step or strategy is asked for its
     time."""
     folder = Path(repricing.__file__).parent
-    own = {"certificate", "collecting", "repricing", *(path.stem for path in folder.glob("repriced_*.py"))}
+    own = {"certificate", "repricing", *(path.stem for path in folder.glob("repriced_*.py"))}
     for name in own:
         tree = ast.parse((folder / f"{name}.py").read_text())
         for node in ast.walk(tree):

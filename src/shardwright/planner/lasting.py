@@ -9,25 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from shardwright.program.node import Constrain, Node, Program, Settle
-
-
-def same_values(program: Program, aliases: Mapping[Node, Node]) -> dict[Node, Node]:
-    """For each node the first that may be the same value: `aliases` and constraints may leave a value where it is, and then
-    what is computed from both alike is one."""
-    found: dict[Node, Node] = {}
-    known: dict[object, Node] = {}
-    for node in program.nodes:
-        if isinstance(node.what, Constrain | Settle):
-            found[node] = found[node.nodes[0]]
-        elif node in aliases:
-            found[node] = found[aliases[node]]
-        elif not node.nodes:
-            found[node] = node
-        else:
-            inputs = [id(found[x]) if isinstance(x, Node) else (type(x), repr(x)) for x in node.inputs]
-            found[node] = known.setdefault((getattr(node.what, "key", node.what), node.types, *inputs), node)
-    return found
+from shardwright.program.node import Node, Program
 
 
 def lasting(program: Program, same: Mapping[Node, Node], held: set[Node]) -> dict[Node, int]:

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from shardwright.plan import Instant, LocalStep, Regroup, ToLocal, instants_of, move_steps
 from shardwright.planner.elimination import Elimination, Scope
-from shardwright.planner.lasting import lasting, same_values
+from shardwright.planner.lasting import lasting
 from shardwright.planner.model import Model, Shardings
 from shardwright.planner.remaining import finished
 from shardwright.planner.tables import Tables
 from shardwright.program.node import Apply, Constant, Constrain, Control, Input, Node, Pick, Settle
+from shardwright.program.twins import same_values
 from shardwright.sharding import Sharding
 
 Need = NDArray[np.float64]  # bytes by places of inputs

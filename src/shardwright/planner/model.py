@@ -16,9 +16,11 @@ from shardwright.plan import Each, FromLocal, LocalStep, ToLocal, move_matrix, o
 from shardwright.planner.tables import Tables
 from shardwright.program.control_cost import controlled
 from shardwright.program.node import Apply, Constant, Constrain, Control, Input, Node, Pick, Program, Settle
+from shardwright.program.twins import Shared
 from shardwright.sharding import Sharding
 
 Shardings = tuple[Sharding, ...]
+NOTHING = Shared()
 DIGITS = 50  # of a sum of all costs that are exact
 
 
@@ -105,8 +107,9 @@ class Builder:
         hubs: Mapping[tuple[Node, int], Sequence[tuple[Node, int]]],
         most: float = math.inf,
         exact: Container[Any] = (),
+        shared: Shared = NOTHING,
     ) -> None:
-        self.exact = exact
+        self.exact, self.shared = exact, shared
         self.program, self.mesh, self.fixed, self.wanted, self.most = program, program.mesh, fixed, outputs, most
         self.more_hubs = hubs
         self.reads = program.reads
@@ -153,6 +156,12 @@ class Builder:
         model.factors.append(((number,), table))
         return number
 
+    def _costing(self, node: Node, options: Sequence[Any], seconds: Sequence[float], key: Any = None) -> int:
+        """A variable for what an operation does; nothing if another may do it."""
+        if node in self.shared.operations:
+            seconds, key = [0.0] * len(options), ("free", len(options))
+        return self._variable(Variable("node", node, options), seconds, key)
+
     def _everywhere(self, shape: tuple[int, ...], any_order: bool = False) -> Shardings:
         found = self._places.get((shape, any_order))
         if found is None:
@@ -197,7 +206,7 @@ class Builder:
         where, kind = self._everywhere(node.type.shape), node.type
         chip, size = self.mesh.hardware.chip, kind.dtype.itemsize
         seconds = [chip.seconds(0.0, s.local_size(kind.shape) * size, kind.dtype) for s in where]
-        self._made(node, self._variable(Variable("node", node, where), seconds), where)
+        self._made(node, self._costing(node, where, seconds), where)
 
     def _of(self, node: Node) -> Any:
         """The options of an operation on operands."""
@@ -219,7 +228,7 @@ class Builder:
 
     def _add_operation(self, node: Node) -> None:
         options = self._of(node)
-        number = self._variable(Variable("node", node, options), [o.seconds for o in options], id(options))
+        number = self._costing(node, options, [o.seconds for o in options], id(options))
         for at, x in enumerate(node.nodes):
             self._read(x, node, number, self._where(options, "operands", at), at, self._repeated(node, options, at))
         self.model.of_node[node] = number
@@ -248,7 +257,7 @@ class Builder:
     def _add_control(self, node: Node) -> None:
         """A loop or a choice, as propagation lays it out from one of several places of what it reads."""
         options = controlled(self.program, node, self.fixed)
-        number = self._variable(Variable("node", node, options), [option.seconds for option in options])
+        number = self._costing(node, options, [option.seconds for option in options])
         for at, x in enumerate(node.nodes):
             self._read(x, node, number, self._where(options, "operands", at), at, self._repeated(node, options, at))
         self.model.of_node[node] = number
@@ -311,12 +320,16 @@ class Builder:
     def _read(
         self, node: Node, reader: Node, number: int, where: Shardings, at: int, free: tuple[int, ...] = ()
     ) -> None:
+        if reader in self.shared.operations:
+            free = tuple(range(len(where)))
         self._edge(self._several.get((node, reader), self.values[node]), number, where, node, at, free)
 
     def _edge(
         self, value: Value, number: int, where: Shardings, node: Node, at: int, free: tuple[int, ...] = ()
     ) -> None:
         kind = node.type
+        if node in self.shared.values:
+            free = tuple(range(len(where)))
         table = self._moved(value.where, where, kind.shape, kind.dtype, free)
         self.model.factors.append(((value.variable, number), table))
         self.model.edges.append((value.variable, number, node, at))

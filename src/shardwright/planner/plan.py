@@ -110,12 +110,19 @@ class Plan:
     @property
     def bound(self) -> float:
         """Seconds that no plan takes less than, if it holds no more bytes of inputs than `budget`."""
-        return self.found.bound if self.overlap == "none" else max(self.found.bound / 2, self._least_compute)
+        bound = min(self._proved.bound, self.found.time)
+        return bound if self.overlap == "none" else max(bound / 2, self._least_compute)
+
+    @cached_property
+    def _proved(self) -> Found:
+        """The plan whose bound this one has."""
+        return self._search.bounding(self.found)
 
     @cached_property
     def _least_compute(self) -> float:
         """Seconds that all computation takes at least, each operation by its quickest strategy."""
-        several = [v.options for v in self.found.model.variables if v.options and isinstance(v.options[0], Option)]
+        variables = [v for v in self.found.model.variables if v.node not in self._search.twins.operations]
+        several = [v.options for v in variables if v.options and isinstance(v.options[0], Option)]
         return sum(min(option.compute for option in options) for options in several)
 
     @property
@@ -136,10 +143,10 @@ class Plan:
     @cached_property
     def certificate(self) -> Certificate:
         """What proves the bound; its `check` recomputes every price and trusts nothing that the search made."""
-        found, proof = self.found, self.found.solution.proof
+        found, proof = self._proved, self._proved.solution.proof
         return Certificate(
             found.program, found.fixed, tuple(found.outputs), found.hubs, found.exact, found.limit, tuple(proof.steps),
-            proof.tables, proof.shifts, proof.unit, proof.price, proof.budget, found.bound,
+            proof.tables, proof.shifts, proof.unit, proof.price, proof.budget, min(found.bound, self.found.time),
         )  # fmt: skip
 
     # -- questions ----------------------------------------------------------------------------------------------------
@@ -161,7 +168,7 @@ class Plan:
         better = self._search.reconsidered(self.found, other, {node: there})
         if better is not self.found:
             self.found = better
-            for known in ("places", "certificate", "_least_compute"):
+            for known in ("places", "certificate", "_proved", "_least_compute"):
                 self.__dict__.pop(known, None)
         return Other(name, _written(there), other, self.found)
 

@@ -34,6 +34,7 @@ from shardwright.planner.repriced_programs import local_size, roofline, seconds_
 from shardwright.planner.repriced_steps import seconds_of_local, seconds_of_steps
 from shardwright.program.control_cost import controlled
 from shardwright.program.node import Apply, Constrain, Control, Given, Node, Pick, Settle
+from shardwright.program.twins import shared
 from shardwright.sharding import P, Sharding, layout_of
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Costs:
         self._values: dict[Node, Value] = {}
         self._for: dict[tuple[Node, Node], Value] = {}  # what some readers of a value read
         self._sizes: dict[tuple[Sharding, tuple[int, ...]], int] = {}
+        self._shared = shared(self.program)
         self._reads = self.program.reads
         for node in self.program.outputs:
             self._reads[node] += 1
@@ -86,7 +88,7 @@ class Costs:
         for node, there in zip(self.program.outputs, certificate.outputs, strict=True):
             if node.type.local is None:
                 key = "placed", *node.type[:2], there
-                self._put(key, (self._values[node],), partial(self._placed, node, there))
+                self._put(key, (self._values[node],), partial(self._placed, node, there), free=(self._is_free(node),))
 
     @cached_property
     def most(self) -> float:
@@ -126,7 +128,7 @@ class Costs:
             operands = tuple([self._read(x, node) for x in node.nodes])
             scalars = () if len(node.nodes) == len(node.inputs) else tuple([_scalar(x) for x in node.inputs])
             key = what.name, what.attrs.key, scalars, None if operands else node.type[:2]
-            self._lies(node, self._put(key, operands, lambda: self._operation(node), node))
+            self._lies(node, self._put(key, operands, lambda: self._operation(node), node, self._free(node)))
         elif isinstance(what, Given):
             if node.type.local is None:
                 there = self.about.fixed.get(node) or node.type.sharding
@@ -139,7 +141,8 @@ class Costs:
         elif isinstance(what, Control):
             operands = tuple([self._read(x, node) for x in node.nodes])
             layouts = controlled(self.program, node, self.about.fixed)
-            self._lies(node, self._put(node, operands, lambda: self._options(node, layouts, _laid_out)))
+            made = partial(self._options, node, layouts, _laid_out)
+            self._lies(node, self._put(node, operands, made, free=self._free(node)))
         elif isinstance(what, LocalStep):
             self.constant += seconds_of_local(what)
         elif isinstance(what, Each):
@@ -157,17 +160,24 @@ class Costs:
         elif isinstance(what, Constrain):
             there = what.sharding.for_shape(node.type.shape)
         operands = (self._read(node.nodes[0], node),)
-        value = self._put(("placed", *node.type[:2], there), operands, lambda: self._placed(node, there))
+        free = (self._is_free(node.nodes[0]),)
+        value = self._put(("placed", *node.type[:2], there), operands, lambda: self._placed(node, there), free=free)
         if not isinstance(what, ToLocal):
             self._lies(node, value)
 
     def _put(
-        self, key: Any, operands: tuple[Value, ...], make: Callable[[], Any], operation: Node | None = None
+        self,
+        key: Any,
+        operands: tuple[Value, ...],
+        make: Callable[[], Any],
+        operation: Node | None = None,
+        free: tuple[bool, ...] = (),
     ) -> Value:
-        """Adds a variable and its factors; gives it with the kind of its first result."""
+        """Adds a variable and its factors; gives it with the kind of its first result. Moves of operands may be `free`, and
+        what is done once these are there, if one more is."""
         twice = len(operands) > 1 and len(set(operands)) < len(operands)
         once = tuple([operands.index(x) for x in operands]) if twice else ()
-        full: tuple[Any, ...] = (key, once, *[kind for _, kind in operands])
+        full: tuple[Any, ...] = (key, once, free if any(free) else (), *[kind for _, kind in operands])
         if operation is not None:
             tight = self._tight.get(full)  # operations that are alike touch as much
             if tight is None:
@@ -179,6 +189,11 @@ class Costs:
             count, cost, wanted, results = make()
             moves = [self._move(kind, at) for (_, kind), at in zip(operands, wanted, strict=True)]
             moves = [self._moved_once(table, at, once, wanted) for at, table in enumerate(moves)] if once else moves
+            if any(free):
+                moves = [
+                    self._nothing(table) if is_free else table for table, is_free in zip(moves, free, strict=False)
+                ]
+                cost = None if len(free) > len(moves) and free[-1] else cost
             added = self._added[full] = _Added(count, cost, tuple(moves), results)
         variable = len(self.counts)
         self.counts.append(added.options)
@@ -189,6 +204,18 @@ class Costs:
             self.scopes.append((source, variable))
             self.uses.append(table)
         return variable, added.results[0] if added.results else -1
+
+    def _is_free(self, node: Node) -> bool:
+        """Whether moves of a value count nothing, since something else may make them."""
+        return node in self._shared.values
+
+    def _free(self, node: Node) -> tuple[bool, ...]:
+        """Which operands of an operation are free, and whether it is itself: then all of that is."""
+        own = node in self._shared.operations
+        return (*[own or self._is_free(x) for x in node.nodes], own)
+
+    def _nothing(self, table: int) -> int:
+        return self._table(np.zeros_like(self.tables[table]))
 
     def _moved_once(self, table: int, at: int, once: tuple[int, ...], wanted: Sequence[Shardings]) -> int:
         """The moves of an operand, without those that earlier operands make that are the same value."""
@@ -202,22 +229,23 @@ class Costs:
     def _lies(self, node: Node, value: Value) -> None:
         """A value lies somewhere; if several read it, it may be moved once for them."""
         if self._reads[node] > 1 and len(node.types) == 1:
-            value = self._hub(value)
+            free = self._is_free(node)
+            value = self._hub(value, free)
             at = 1
             while (node, at) in self.about.hubs:
-                own = self._hub(value)
+                own = self._hub(value, free)
                 self._for.update({(node, reader): own for reader, _ in self.about.hubs[node, at]})
                 at += 1
         self._values[node] = value
 
-    def _hub(self, value: Value) -> Value:
+    def _hub(self, value: Value, free: bool) -> Value:
         def made() -> Any:
             where, shape, dtype = self._kinds[value[1]]
             known = dict.fromkeys(where)
             every = (*known, *[s for s in self._places(shape) if s not in known])
             return len(every), None, (every,), (self._kind(every, shape, dtype),)
 
-        return self._put("hub", (value,), made)
+        return self._put("hub", (value,), made, free=(free,))
 
     def _read(self, node: Node, reader: Node) -> Value:
         return (self._for and self._for.get((node, reader))) or self._values[node]

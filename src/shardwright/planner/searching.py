@@ -16,13 +16,14 @@ from shardwright.plan import moves_that_count_less
 from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of
 from shardwright.planner.elimination import Gone
 from shardwright.planner.least import Least, Needs
-from shardwright.planner.model import Builder, Model
+from shardwright.planner.model import NOTHING, Builder, Model
 from shardwright.planner.small import Holding
 from shardwright.planner.solving import Sizes, Solution, Solver
 from shardwright.program import Explanation, explained, peak_bytes
 from shardwright.program.node import Constrain, Control, Node, Pick, Program
 from shardwright.program.planned import Decision, partition_by
 from shardwright.program.rows import size
+from shardwright.program.twins import Shared, shared
 from shardwright.sharding import Sharding
 
 ROUNDS = 8  # of lowering the budget for what is held throughout
@@ -50,6 +51,7 @@ class Found:
     hubs: Hubs
     exact: frozenset[Moved]
     solution: Solution
+    counted: bool = True  # whether the solution's cost is what it takes, and not what it takes at most
 
     @cached_property
     def decision(self) -> Decision:
@@ -73,10 +75,10 @@ class Found:
         """The most bytes that a device holds at a time: as `explanation` says, without its rows."""
         return peak_bytes(self.lowered, self.lowered.nodes).peak
 
-    @property
+    @cached_property
     def time(self) -> float:
         """Seconds."""
-        return self.solution.cost + self.model.constant
+        return self.solution.cost + self.model.constant if self.counted else self.explanation.seconds("none")
 
     @property
     def bound(self) -> float:
@@ -94,9 +96,14 @@ class Search:
     """Looks for the best plans of one program: of all, and of those with one thing more fixed."""
 
     def __init__(
-        self, program: Program, fixed: Mapping[Node, Sharding], outputs: Sequence[Sharding | None], limit: float
+        self,
+        program: Program,
+        fixed: Mapping[Node, Sharding],
+        outputs: Sequence[Sharding | None],
+        limit: float,
+        shared: Shared = NOTHING,
     ) -> None:
-        self.program, self.fixed, self.limit = program, dict(fixed), limit
+        self.program, self.fixed, self.limit, self.shared = program, dict(fixed), limit, shared
         # A constrained result lies there, its partial axes reduced, as by propagation: a free move elsewhere would change it.
         self.outputs = [
             node.what.sharding.replace(partial=()) if there is None and isinstance(node.what, Constrain) else there
@@ -114,7 +121,7 @@ class Search:
         return self if math.isinf(self.limit) else Search(self.program, self.fixed, self.outputs, math.inf)
 
     def _model(self, most: float) -> Model:
-        return Builder(self.program, self.fixed, self.outputs, self.hubs, most, self.exact).build()
+        return Builder(self.program, self.fixed, self.outputs, self.hubs, most, self.exact, self.shared).build()
 
     @cached_property
     def model(self) -> Model:
@@ -262,7 +269,7 @@ class Search:
         if quickest is None:
             return None
         held = solver.held(quickest)
-        return replace(proved, choice=quickest, cost=upper, bound=min(proved.bound, upper), held=held)
+        return replace(proved, choice=quickest, cost=upper, bound=min(proved.bound, upper), held=held, cheapest=False)
 
     def _single(self, large: Found, best: Found, most: int) -> Sequence[tuple[Model, int, int]]:
         """Choices of a plan that fits which one that is too large doesn't make, and other places of inputs: no price leads to
@@ -372,6 +379,21 @@ class Search:
     def _by(self, measure: Callable[[Holding], Sizes], solver: Solver) -> Solution | None:
         return solver.smallest(measure(self._holding(solver.model)))
 
+    @cached_property
+    def twins(self) -> Shared:
+        """What the program may do once, and the model counts several times."""
+        return shared(self.program)
+
+    def bounding(self, found: Found) -> Found:
+        """A plan whose bound is that of all plans within the budget of one that was found: where values may be one, what is
+        computed and moved for both counts once."""
+        if not self.twins.values:
+            return found
+        search = Search(self.program, found.fixed, found.outputs, found.limit, self.twins)
+        every = search._solved({}, found.solution.proof.budget, mixed=False)
+        assert every is not None
+        return every
+
     def _settled(self, more: Mapping[Node, Sharding], solve: "Callable[[Solver], Solution | None]") -> Found | None:
         """A solution in which every move counts with its price, and what several readers move alike is moved once."""
         while True:
@@ -392,6 +414,7 @@ class Search:
                     dict(self.hubs),
                     frozenset(self.exact),
                     solution,
+                    solution.cheapest and not self.twins.values,
                 )
             self.exact |= unpriced
             self.hubs.update(again)

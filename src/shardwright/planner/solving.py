@@ -50,6 +50,7 @@ class Solution:
     bound: float
     held: int
     proof: Proof
+    cheapest: bool = True  # whether it was looked for by its cost: then no move counts that another makes too
 
 
 class Solver:
@@ -155,7 +156,9 @@ class Solver:
         if math.isinf(found.least):
             return None
         seconds, held = self.seconds(found.choice), self.held(found.choice)
-        return replace(best, choice=found.choice, cost=seconds, bound=min(best.bound, seconds), held=held)
+        return replace(
+            best, choice=found.choice, cost=seconds, bound=min(best.bound, seconds), held=held, cheapest=False
+        )
 
     def ranked(self, price: float, budget: float, most: float) -> Iterator[tuple[float, list[int]]]:
         """Choices, each with seconds that it takes at least if it holds no more than a budget, the fewest first, until that is
