@@ -31,6 +31,8 @@ WEIGHED = 8  # more plans with more weight where much was held
 ROUNDING = 1e-9  # of a time
 FINE = 1e-2  # of a bound: a plan that is as near needs no better one
 EASED = 14  # plans with a price of bytes where too much was held
+FAR = 2.0  # times a bound: such a plan is worth some linear programmes
+FEW = 4  # plans with a price of bytes where each takes a linear programme
 FACTOR = 4.0  # between the first two of these prices
 LOOKED = 100  # times as many choices are looked at as are partitioned
 WORK = 800  # of what is tried so: plans times variables, so that it takes less than a second
@@ -211,10 +213,11 @@ class Search:
         """The best of plans where bytes have a price at the nodes where plans that don't fit hold most: a higher one until one
         fits, then a lower one."""
         enough, quickest, last, rounds = tried[0].bound * (1 + FINE), best, tried[-1], _rounds(best)
+        prices = min(rounds, EASED) or (FEW if best.time > tried[0].bound * FAR else 0)
         price = max(best.time - tried[0].time, 0.0) / max(tried[0].peak - best.peak, 1)
         crowds = [self._crowd(found) for found in tried if found.model is last.model]
         factor, fitted = FACTOR, True
-        for _ in range(min(rounds, EASED)):
+        for _ in range(prices):
             if quickest.time <= enough:
                 return quickest
             found = self._settled(more, partial(self._crowded, crowds, price, ()))
