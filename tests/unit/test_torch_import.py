@@ -2,6 +2,7 @@
 
 import linecache
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,6 +124,15 @@ def test_rules_match_names_with_dots_and_paths_with_slashes(perceptron):
     }
     with pytest.raises(ShardingError, match=r"pattern 'sideways' matches no leaf"):
         model.bind(EVEN, TreePathShardingRule(("sideways", P()), (".*", P())))
+
+
+def test_modules_of_torchs_own_have_its_lines_and_their_module_paths():
+    module, x = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), torch.ones(4, 3, 8)
+    rows = sw.torch.load(module, x).explain(EVEN, None, x, inputs=P("dp")).rows
+    assert {row.stack for row in rows} >= {"self_attn", "linear1", "linear2", "norm1", "norm2"}
+    assert all(row.source.startswith(f"{Path(torch.__file__).parent}/nn/") for row in rows), {
+        row.source for row in rows
+    }
 
 
 def test_explain_has_the_models_own_lines_and_module_paths(perceptron):
