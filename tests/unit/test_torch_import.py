@@ -89,6 +89,21 @@ def test_inputs_of_another_kind_of_elements_are_refused_and_others_converted(per
         taken(torch.zeros(3))
 
 
+class Signed(torch.nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x
+        return -x
+
+
+def test_a_module_that_decides_by_elements_is_refused_with_its_line():
+    line = Signed.forward.__code__.co_firstlineno + 1
+    with pytest.raises(
+        ModelError, match=rf"Signed can't be exported: it decides by elements of a tensor \({__file__}:{line}\)"
+    ):
+        sw.torch.load(Signed(), torch.ones(3))
+
+
 def test_lists_in_place_of_a_tensor_are_refused_in_a_line(perceptron):
     with pytest.raises(ModelError, match="a list of numbers is a tree, not a tensor") as caught:
         perceptron[2].sjit(EVEN)([[1.0] * 6] * 50)

@@ -1,11 +1,14 @@
 """`sw.torch.load`: a module, or what torch.export made of one, as a function on arrays."""
 
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from shardwright.arrays import Array, PerDevice, ShapeDtype, host_array
@@ -16,6 +19,8 @@ from shardwright.torch.aten import cast, numpy_dtype
 from shardwright.torch.graphs import Frame, Graph, Unknown, decompositions, is_host, unknown_error
 from shardwright.trees import flatten
 
+_TORCH = f"{Path(torch.__file__).parent}/"
+_MODULES = f"{_TORCH}nn/modules/"
 MOST_TREE = 200  # letters of a tree that an error shows
 
 
@@ -47,7 +52,20 @@ def exported_of(module: torch.nn.Module, inputs: Any, named: dict[str, Any]) -> 
     """A module exported for these inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of tracing, by torch and by the model
-        return torch.export.export(module, inputs, kwargs=named or None, strict=False)
+        try:
+            return torch.export.export(module, inputs, kwargs=named or None, strict=False)
+        except GuardOnDataDependentSymNode as error:
+            raise ModelError(
+                f"{type(module).__name__} can't be exported: it decides by elements of a tensor ({_line_of(error)}), which are "
+                f"unknown then. Decide by sizes or options instead, or compute both sides and use torch.where."
+            ) from error
+
+
+def _line_of(error: Exception) -> str:
+    """The innermost line of a module in an error's traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_TORCH) or frame.filename.startswith(_MODULES)]
+    return f"{own[-1].filename}:{own[-1].lineno}"
 
 
 def _class_of(exported: torch.export.ExportedProgram) -> str:
