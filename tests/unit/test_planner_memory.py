@@ -9,7 +9,7 @@ import pytest
 import shardwright as sw
 import shardwright.numpy as snp
 from planned_programs import MESHES, RandomProgram, planned, two_products
-from shardwright import P, ShapeDtype
+from shardwright import P, ShapeDtype, nn
 from shardwright.errors import PlanError
 from shardwright.planner.deciding import decision_of
 from shardwright.planner.lasting import lasting, same_values
@@ -76,6 +76,22 @@ def test_the_estimate_from_above_is_above(seed):
     search = sw.auto(program.function(), program.mesh, *program.abstract())._search
     for found in (search.best(), *search.unlimited._small({})):
         assert found.peak <= search._at_most(found)
+
+
+def test_a_little_less_than_all_memory_takes_a_little_longer():
+    """A choice alone saves too little, all that a price leads to much more than needed: several are made together."""
+
+    def layers(x, weights):
+        for w in weights:
+            x = x + nn.gelu(nn.rms_norm(x) @ w["up"]) @ w["down"]
+        return x
+
+    w = {"up": ShapeDtype((256, 1024), "bfloat16"), "down": ShapeDtype((1024, 256), "bfloat16")}
+    x, mesh = ShapeDtype((64, 128, 256), "bfloat16"), sw.Mesh(dp=2, tp=4, hardware="h100")
+    less, more = (sw.auto(layers, mesh, x, [w] * 6, fixed={"x": P("dp")}, memory=limit) for limit in (10.5e6, 11.8e6))
+    assert more.time <= 0.7 * less.time
+    assert more.memory <= 11.8e6
+    assert more.time == pytest.approx(more.explain().time, rel=1e-9)
 
 
 def test_an_input_that_is_fixed_takes_more():
