@@ -215,6 +215,21 @@ def test_numbers_where_an_array_is_to_be_split_are_refused(x, what):
     assert sw.sjit(lambda x, w: w, mesh=MESH, in_shardings=P("data"))(x, W).sharding.spec == P("data", None)
 
 
+def test_lists_of_numbers_are_no_arrays_for_constraints_and_parts_of_a_batch():
+    with (
+        MESH,
+        pytest.raises(ArrayError, match="none of the 4 leaves is an array or a tensor; lists of numbers are trees"),
+    ):
+        sw.with_sharding_constraint([1, 2, 3, 4], P("data"))
+    with pytest.raises(
+        ArrayError, match=r"batch_dim=0 is not a dim of a part of shape \(\)\. A number has none, and a list"
+    ):
+        sw.from_process_local([[1, 2], [3, 4]], MESH)
+    with MESH:
+        mixed = sw.with_sharding_constraint({"w": np.ones(4), "heads": 4}, P("data"))
+        assert (mixed["w"].sharding.spec, mixed["heads"]) == (P("data"), 4)
+
+
 def test_strict_programs_refuse_gathers():
     x = sw.shard(np.ones((8, 8)), MESH, P("data"))
     step = sw.sjit(lambda x: snp.linalg.det(x))
