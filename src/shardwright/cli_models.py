@@ -118,7 +118,26 @@ def built(text: str) -> "Built":
     model, *inputs = made if isinstance(made, tuple) else (made,)
     named = inputs.pop() if hasattr(model, "state_dict") and inputs and isinstance(inputs[-1], dict) else {}
     given = tuple(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], tuple | list) else tuple(inputs)
-    return Built(text, model, given, named)
+    result = Built(text, model, given, named)
+    if not result.is_module:
+        _check_arguments(result)
+    return result
+
+
+def _check_arguments(made: "Built") -> None:
+    """Raises where a function does not take the arguments that come with it."""
+    try:
+        signature = inspect.signature(made.model)
+    except (TypeError, ValueError):  # it does not say what it takes
+        return
+    try:
+        signature.bind(*made.arguments)
+    except TypeError as error:
+        name = getattr(made.model, "__name__", "function")
+        raise ModelError(
+            f"{made.text} returned {name}{signature} and {len(made.arguments)} arguments: {error}. Return the function and all "
+            f"of its arguments in order: {name}, {', '.join(signature.parameters) or '()'}."
+        ) from error
 
 
 class Built(NamedTuple):

@@ -61,6 +61,10 @@ def wrong():
     return Net(), (torch.ones(4, 5),)
 
 
+def short():
+    return (lambda x, w: x @ w), {"x": np.ones((4, 5)), "w": np.ones((5, 4))}
+
+
 def fails():
     raise ValueError("the weights are missing")
 
@@ -172,6 +176,11 @@ def test_an_input_that_is_fixed_twice_is_refused(files, capsys):
     [
         ("build.py:alone", "dp=2", "returned a tuple of 1. Return (module, inputs)"),
         ("build.py:wrong", "dp=2", "wrong failed with RuntimeError: "),
+        (
+            "build.py:short",
+            "dp=2",
+            "returned <lambda>(x, w) and 1 arguments: missing a required argument: 'w'. Return the",
+        ),
         ("build.py:fails", "dp=2", "fails failed with ValueError: the weights are missing (build.py:"),
         ("syntax.py:build", "dp=2", "failed with SyntaxError: invalid syntax (syntax.py, line 2) (syntax.py:2)"),
         ("absent.py:build", "dp=2", "failed with ModuleNotFoundError: No module named 'a_module_that_is_absent'"),

@@ -196,6 +196,40 @@ def test_programs_need_a_mesh_and_one_only():
         sw.explain(lambda: 1)
 
 
+def test_arguments_that_the_function_does_not_take_are_named_before_their_shardings():
+    step = sw.sjit(linear, mesh=MESH, in_shardings=(P("data"), P()))
+    for args, message in (((X,), "missing a required argument: 'w'"), ((X, W, W), "too many positional arguments")):
+        with pytest.raises(TypeError, match=rf"linear\(x, w\): {message}"):
+            step(*args)
+
+
+@pytest.mark.parametrize(
+    ("x", "what"),
+    [([1.0, 2.0, 3.0], "3 Python numbers in a list"), (2.0, "a Python number"), ({"a": 1}, "a Python number")],
+)
+def test_numbers_where_an_array_is_to_be_split_are_refused(x, what):
+    """A list would be a tree of static numbers, and its entry of in_shardings would be ignored."""
+    with pytest.raises(ProgramError, match=rf"argument 0: P\('data'\) splits an array; got {what}, and these are"):
+        sw.sjit(lambda x, w: w, mesh=MESH, in_shardings=(P("data"), None))(x, W)
+    assert sw.sjit(lambda x, w: w, mesh=MESH, in_shardings=(None, P("data")))(x, W).shape == W.shape
+    assert sw.sjit(lambda x, w: w, mesh=MESH, in_shardings=P("data"))(x, W).sharding.spec == P("data", None)
+
+
+def test_lists_of_numbers_are_no_arrays_for_constraints_and_parts_of_a_batch():
+    with (
+        MESH,
+        pytest.raises(ArrayError, match="none of the 4 leaves is an array or a tensor; lists of numbers are trees"),
+    ):
+        sw.with_sharding_constraint([1, 2, 3, 4], P("data"))
+    with pytest.raises(
+        ArrayError, match=r"batch_dim=0 is not a dim of a part of shape \(\)\. A number has none, and a list"
+    ):
+        sw.from_process_local([[1, 2], [3, 4]], MESH)
+    with MESH:
+        mixed = sw.with_sharding_constraint({"w": np.ones(4), "heads": 4}, P("data"))
+        assert (mixed["w"].sharding.spec, mixed["heads"]) == (P("data"), 4)
+
+
 def test_strict_programs_refuse_gathers():
     x = sw.shard(np.ones((8, 8)), MESH, P("data"))
     step = sw.sjit(lambda x: snp.linalg.det(x))

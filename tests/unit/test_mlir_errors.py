@@ -467,6 +467,22 @@ def test_commands_without_what_they_need_exit_with_2(file, capsys):
     assert "usage: shardwright" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("read", [mlir.loads, mlir.verify])
+@pytest.mark.parametrize(("text", "shown"), [("a/b.mlir", "'a/b.mlir'"), (Path("b.mlir"), "PosixPath"), (b"", "bytes")])
+def test_files_and_their_paths_are_not_their_text(read, text, shown):
+    with pytest.raises(MLIRError, match=f"takes the text of a file; got {shown}. Read the file first"):
+        read(text)
+
+
+def test_what_is_not_a_program_can_not_be_written():
+    step = sw.sjit(lambda x: x + x, mesh=sw.Mesh(x=2))
+    lowered = step.lower(np.ones(4, np.float32))
+    for what in (step, lowered, np.ones(4), {"f": step}):
+        with pytest.raises(MLIRError, match=r"dumps writes a Program, or several by name; got \w+\. The program of a"):
+            mlir.dumps(what)
+    assert "@f(" in mlir.dumps({"f": lowered.program})
+
+
 def test_mlir_verify_convert_and_partition(file, tmp_path, capsys):
     assert main(["mlir", "verify", str(file)]) == 0
     assert "nothing is wrong" in capsys.readouterr().out

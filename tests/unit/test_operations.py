@@ -418,6 +418,15 @@ def test_methods_and_properties():
 # -- creation -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("policy", ["replicate", P("data"), None])
+def test_a_policy_is_a_function(policy):
+    with (
+        pytest.raises(ArrayError, match=r"auto_sharding takes a function of a shape and a mesh that returns a P; got"),
+        sw.auto_sharding(policy),
+    ):
+        pass
+
+
 def test_new_arrays_lie_on_the_current_mesh_by_the_policy():
     with MESH:
         x = snp.zeros((64, 128))

@@ -218,6 +218,15 @@ def test_wide_programs_are_planned_within_memory(monkeypatch, memory):
         assert plan.certificate.check()
 
 
+@pytest.mark.parametrize("memory", [62e3, 51e3])
+def test_wide_programs_within_memory_take_hardly_longer_than_narrow_ones(monkeypatch, memory):
+    """A few linear programmes are solved where what was found is far above the bound."""
+    narrow = crossed_plan(memory=memory)
+    wide = wide_plan(monkeypatch, memory=memory)
+    assert wide.memory <= memory
+    assert wide.time < 1.05 * narrow.time
+
+
 def test_what_the_least_found_holds_is_more_than_the_limit_and_can_be_had(monkeypatch):
     for make in (crossed_plan, partial(wide_plan, monkeypatch)):
         with pytest.raises(PlanError, match=r"No plan fits 1 kB a device: (the least|every plan)") as caught:

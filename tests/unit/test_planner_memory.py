@@ -141,6 +141,22 @@ def test_the_bound_is_not_above_what_loops_hold_that_move_what_they_read(axes, r
     assert sw.auto(fn, mesh, *arrays, memory=error.least).memory <= error.least
 
 
+def test_a_little_less_than_all_memory_takes_a_little_longer():
+    """A choice alone saves too little, all that a price leads to much more than needed: several are made together."""
+
+    def layers(x, weights):
+        for w in weights:
+            x = x + nn.gelu(nn.rms_norm(x) @ w["up"]) @ w["down"]
+        return x
+
+    w = {"up": ShapeDtype((256, 1024), "bfloat16"), "down": ShapeDtype((1024, 256), "bfloat16")}
+    x, mesh = ShapeDtype((64, 128, 256), "bfloat16"), sw.Mesh(dp=2, tp=4, hardware="h100")
+    less, more = (sw.auto(layers, mesh, x, [w] * 6, fixed={"x": P("dp")}, memory=limit) for limit in (10.5e6, 11.8e6))
+    assert more.time <= 0.7 * less.time
+    assert more.memory <= 11.8e6
+    assert more.time == pytest.approx(more.explain().time, rel=1e-9)
+
+
 def test_an_input_that_is_fixed_takes_more():
     x = ShapeDtype((64, 64), "float32")
     mesh = sw.Mesh(a=2, b=2)

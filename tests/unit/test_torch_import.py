@@ -2,6 +2,7 @@
 
 import linecache
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,6 +52,64 @@ def perceptron():
     return module, x, sw.torch.load(module, x)
 
 
+class Mean(torch.nn.Module):
+    """Its graph has the size of the batch as a number."""
+
+    def forward(self, x):
+        return torch.relu(x).sum(0) / x.shape[0]
+
+
+@pytest.mark.parametrize("shape", [(10, 4), (1, 4), (4,)])
+def test_inputs_of_other_shapes_than_the_model_was_loaded_for_are_refused(shape):
+    example = torch.ones(5, 4)
+    module = torch.nn.Linear(4, 4)
+    step = sw.torch.load_step(lambda model, parameters, x: model(parameters, x).mean(), module, example)
+    for model in (sw.torch.load(Mean(), example), sw.torch.load(module, example), step):
+        with pytest.raises(ModelError, match=re.escape(f"has shape {shape}; the model was loaded for (5, 4), and")):
+            model.sjit(EVEN)(torch.ones(shape))
+
+
+def test_sizes_that_were_exported_as_open_may_be_others():
+    exported = torch.export.export(Mean(), (torch.ones(5, 4),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    step, x = sw.torch.load(exported).sjit(EVEN), torch.randn(8, 4)
+    assert_close(step(x), Mean()(x))
+    with pytest.raises(ModelError, match=r"the model was loaded for \(any size, 4\)"):
+        step(torch.ones(8, 3))
+
+
+def test_inputs_of_another_kind_of_elements_are_refused_and_others_converted(perceptron):
+    module, x, model = perceptron
+    step = model.sjit(EVEN)
+    assert_close(step(x.double()), module(x))
+    with pytest.raises(ModelError, match="The input 'x' has dtype bool; the model was loaded for float32"):
+        step(x > 0)
+    taken = sw.torch.load(torch.nn.Embedding(9, 4), torch.zeros(3, dtype=torch.int64)).sjit(EVEN)
+    assert taken(torch.zeros(3, dtype=torch.int32)).shape == (3, 4)
+    with pytest.raises(ModelError, match="has dtype float32; the model was loaded for int64"):
+        taken(torch.zeros(3))
+
+
+class Signed(torch.nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x
+        return -x
+
+
+def test_a_module_that_decides_by_elements_is_refused_with_its_line():
+    line = Signed.forward.__code__.co_firstlineno + 1
+    with pytest.raises(
+        ModelError, match=rf"Signed can't be exported: it decides by elements of a tensor \({__file__}:{line}\)"
+    ):
+        sw.torch.load(Signed(), torch.ones(3))
+
+
+def test_lists_in_place_of_a_tensor_are_refused_in_a_line(perceptron):
+    with pytest.raises(ModelError, match="a list of numbers is a tree, not a tensor") as caught:
+        perceptron[2].sjit(EVEN)([[1.0] * 6] * 50)
+    assert len(str(caught.value)) < 500
+
+
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_a_module_runs_as_torch_runs_it(perceptron, mesh):
     module, x, model = perceptron
@@ -80,6 +139,15 @@ def test_rules_match_names_with_dots_and_paths_with_slashes(perceptron):
     }
     with pytest.raises(ShardingError, match=r"pattern 'sideways' matches no leaf"):
         model.bind(EVEN, TreePathShardingRule(("sideways", P()), (".*", P())))
+
+
+def test_modules_of_torchs_own_have_its_lines_and_their_module_paths():
+    module, x = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), torch.ones(4, 3, 8)
+    rows = sw.torch.load(module, x).explain(EVEN, None, x, inputs=P("dp")).rows
+    assert {row.stack for row in rows} >= {"self_attn", "linear1", "linear2", "norm1", "norm2"}
+    assert all(row.source.startswith(f"{Path(torch.__file__).parent}/nn/") for row in rows), {
+        row.source for row in rows
+    }
 
 
 def test_explain_has_the_models_own_lines_and_module_paths(perceptron):

@@ -41,7 +41,8 @@ def _joined(part: Any, mesh: Mesh, batch_dim: int, axes: tuple[str, ...]) -> Arr
     except TypeError:
         raise ArrayError(f"from_process_local: batch_dim={batch_dim!r}; give an integer.") from None
     if not -host.ndim <= dim < host.ndim:
-        raise ArrayError(f"batch_dim={batch_dim} is not a dim of a part of shape {host.shape}.")
+        hint = "" if host.ndim else " A number has none, and a list of numbers is a tree of them: pass np.asarray(…)."
+        raise ArrayError(f"batch_dim={batch_dim} is not a dim of a part of shape {host.shape}.{hint}")
     spec = P(*((),) * (dim % host.ndim), axes)
     engine.check(mesh)
     if engine.processes == 1:

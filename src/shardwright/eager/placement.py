@@ -43,6 +43,11 @@ def auto_sharding(policy: Policy) -> Iterator[None]:
     ...     auto_spec((8,), current_mesh())
     P()
     """
+    if not callable(policy):
+        raise ArrayError(
+            f"auto_sharding takes a function of a shape and a mesh that returns a P; got {policy!r}. For arrays that every "
+            f"device holds write auto_sharding(lambda shape, mesh: P())."
+        )
     token = _policy.set(policy)
     try:
         yield

@@ -45,7 +45,13 @@ def dumps(program: Program | Mapping[str, Program], dialect: str = "shard", view
     `view` is "global" (one tensor a value, with annotations) or "local" (one device's tensors, with collectives); by
     default programs on arrays are written in the global view.
     """
-    programs = {"main": program} if isinstance(program, Program) else dict(program)
+    programs = dict(program) if isinstance(program, Mapping) else {"main": program}
+    for each in programs.values():
+        if not isinstance(each, Program):
+            raise MLIRError(
+                f"dumps writes a Program, or several by name; got {type(each).__name__}. The program of a function is "
+                f"sw.sjit(fn, mesh=…).lower(*args).program, that of a text fn.program."
+            )
     parts = [written(each, dialect, view, name) for name, each in programs.items()]
     headers = list(
         dict.fromkeys(header for header, _ in parts)
@@ -85,6 +91,7 @@ def loads(
     """
     if view not in (None, "global", "local"):
         raise MLIRError(f"There is no view {view!r}. Use 'global' or 'local'.")
+    _check_text(text, "loads")
     if is_stablehlo(text):
         return stablehlo_functions(text, file, engine, device)
     source = Source(text, file)
@@ -95,12 +102,21 @@ def loads(
     return {name: Function(made, op) for name, op in made.functions.items()}
 
 
+def _check_text(text: Any, what: str) -> None:
+    """Raises where there is a file, or its path, in place of its text."""
+    is_text = isinstance(text, str)
+    if not is_text or (text.endswith(".mlir") and len(text.splitlines()) == 1):
+        shown = repr(text) if is_text else type(text).__name__
+        raise MLIRError(f"{what} takes the text of a file; got {shown}. Read the file first: Path(…).read_text().")
+
+
 def verify(text: str, *, file: str = "<mlir>") -> list[MLIRError]:
     """What is wrong with a file of MLIR: what the dialect's verifier reports, and what it misses; [] if nothing is.
 
     >>> print(verify("mesh.mesh @m(shape = 0x2)")[0].message)
     'mesh.mesh' op has an axis of size 0, so no device. Give every axis one device or more.
     """
+    _check_text(text, "verify")
     source = Source(text, file)
     try:
         module = source.parsed()

@@ -32,9 +32,12 @@ WEIGHED = 8  # more plans with more weight where much was held
 ROUNDING = 1e-9  # of a time
 FINE = 1e-2  # of a bound: a plan that is as near needs no better one
 EASED = 14  # plans with a price of bytes where too much was held
+FAR = 2.0  # times a bound: such a plan is worth some linear programmes
+FEW = 4  # plans with a price of bytes where each takes a linear programme
 FACTOR = 4.0  # between the first two of these prices
 LOOKED = 100  # times as many choices are looked at as are partitioned
 WORK = 800  # of what is tried so: plans times variables, so that it takes less than a second
+Given = tuple[Model, int, int]  # a variable of a model and its option
 Crowds = Sequence[NDArray[np.float64]]  # what some plans hold at each node
 SURE = 0.8  # of a limit: an estimate below it needs no second look
 
@@ -218,10 +221,11 @@ class Search:
         """The best of plans where bytes have a price at the nodes where plans that don't fit hold most: a higher one until one
         fits, then a lower one."""
         enough, quickest, last, rounds = tried[0].bound * (1 + FINE), best, tried[-1], _rounds(best)
+        prices = min(rounds, EASED) or (FEW if best.time > tried[0].bound * FAR else 0)
         price = max(best.time - tried[0].time, 0.0) / max(tried[0].peak - best.peak, 1)
         crowds = [self._crowd(found) for found in tried if found.model is last.model]
         factor, fitted = FACTOR, True
-        for _ in range(min(rounds, EASED)):
+        for _ in range(prices):
             if quickest.time <= enough:
                 return quickest
             found = self._settled(more, partial(self._crowded, crowds, price, ()))
@@ -234,13 +238,37 @@ class Search:
             elif found.time < quickest.time * (1 - ROUNDING):
                 quickest = found
             price = price / factor if fits else price * factor
+        smaller: list[tuple[float, Given]] = []  # choices by which the large plan holds less, with seconds a byte
         for given in self._single(last, quickest, rounds):
             for some in (0.0, price):
                 if quickest.time <= enough:
                     return quickest
                 found = self._settled(more, partial(self._crowded, crowds, some, (given,)))
-                if found is not None and found.time < quickest.time * (1 - ROUNDING) and self._fits(found):
+                if found is None or found.time >= quickest.time * (1 - ROUNDING):
+                    continue
+                if self._fits(found):
                     quickest = found
+                elif not some and found.peak < tried[0].peak:
+                    smaller.append(((found.time - tried[0].time) / (tried[0].peak - found.peak), given))
+        cheapest = [given for _, given in sorted(smaller, key=lambda entry: entry[0])]
+        for some in (0.0, price):
+            quickest = self._together(more, partial(self._crowded, crowds, some), quickest, cheapest)
+        return quickest
+
+    def _together(self, more: Mapping[Node, Sharding], solve: Any, quickest: Found, smaller: Sequence[Given]) -> Found:
+        """The quickest so far, or the first that fits with ever more of some choices, those that cost least a byte first.
+
+        Alone each of them saves too little.
+        """
+        given: dict[int, Given] = {}
+        for choice in smaller:
+            if given.setdefault(choice[1], choice) is not choice or len(given) == 1:
+                continue
+            found = self._settled(more, partial(solve, tuple(given.values())))
+            if found is None or found.time >= quickest.time * (1 - ROUNDING):
+                break
+            if self._fits(found):
+                return found
         return quickest
 
     def _ranked(self, more: Mapping[Node, Sharding], best: Found) -> Found:
@@ -271,7 +299,7 @@ class Search:
         held = solver.held(quickest)
         return replace(proved, choice=quickest, cost=upper, bound=min(proved.bound, upper), held=held, cheapest=False)
 
-    def _single(self, large: Found, best: Found, most: int) -> Sequence[tuple[Model, int, int]]:
+    def _single(self, large: Found, best: Found, most: int) -> Sequence[Given]:
         """Choices of a plan that fits which one that is too large doesn't make, and other places of inputs: no price leads to
         plans that are as the large one but for one choice."""
         model, theirs = large.model, large.solution.choice
@@ -285,9 +313,7 @@ class Search:
         ]
         return found[:: -(-len(found) // most)] if found and most else []
 
-    def _crowded(
-        self, crowds: Crowds, price: float, only: Sequence[tuple[Model, int, int]], solver: Solver
-    ) -> Solution | None:
+    def _crowded(self, crowds: Crowds, price: float, only: Sequence[Given], solver: Solver) -> Solution | None:
         """The choice of least cost at a price of bytes where some choices held most, perhaps with one option given."""
         model, given = solver.model, list[tuple[tuple[int, ...], int]]()
         for of, v, option in only:

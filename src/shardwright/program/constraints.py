@@ -10,7 +10,7 @@ from shardwright.arrays import Array, shard
 from shardwright.errors import ArrayError, ProgramError, TraceError
 from shardwright.mesh import Mesh, current_mesh  # noqa: F401  # in doctests
 from shardwright.rules import resolved
-from shardwright.sharding import P, Sharding  # noqa: F401  # in doctests
+from shardwright.sharding import P, Sharding  # in doctests
 from shardwright.trees import flatten, unflatten
 
 Rule = Any  # a P, a Sharding, a ShardingRule, None, or a tree of them
@@ -59,6 +59,11 @@ def with_sharding_constraint(tree: Any, rule: Rule) -> Any:
             "with_sharding_constraint: none of the leaves is an Array, and there is no mesh. Write `with mesh:` around it."
         )
     found = resolved(rule, tree, mesh, "with_sharding_constraint")
+    if leaves and isinstance(rule, P | Sharding) and all(sharding is None for sharding in found):
+        raise ArrayError(
+            f"with_sharding_constraint: none of the {len(leaves)} leaves is an array or a tensor; lists of numbers are trees. "
+            f"Pass np.asarray(…)."
+        )
     made = [x if s is None else laid_out(x, s) for x, s in zip(leaves, found, strict=True)]
     return unflatten(structure, made)
 

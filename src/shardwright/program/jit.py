@@ -324,12 +324,16 @@ class SJIT:
                 names = [leaf_name(self.parameters, path) for path in paths_of((args, kwargs))]
                 results.append(resolved(rule, (args, kwargs), mesh, what, names))
                 continue
-            rules, named = self._per_argument(getattr(self, what), args, kwargs, what)
+            rules, named = self._per_argument(rule, args, kwargs, what)
             found: list[Any] = []
-            for at, (rule, x) in enumerate(zip(rules, args, strict=True)):
-                found += resolved(rule, x, mesh, f"{what}, argument {at}")
-            for name in kwargs:
-                found += resolved(named.get(name), kwargs[name], mesh, f"{what}, {name}")
+            entries = [
+                (f"{what}, argument {at}", given, x) for at, (given, x) in enumerate(zip(rules, args, strict=True))
+            ]
+            entries += [(f"{what}, {name}", named.get(name), kwargs[name]) for name in kwargs]
+            for place, given, x in entries:
+                if given is not rule and not isinstance(rule, Mapping):  # one entry for all may meet numbers
+                    _check_arrays(place, given, x)
+                found += resolved(given, x, mesh, place)
             results.append(found)
         return results[0], results[1]
 
@@ -372,9 +376,25 @@ class SJIT:
         if len(given) == len(dynamic):
             by_number = dict(zip(dynamic, given, strict=True))
             return [by_number.get(i) for i in range(len(args))], {}
+        try:
+            inspect.signature(self.function).bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.__name__}({', '.join(self.parameters)}): {error}.") from None
         raise ProgramError(
             f"{self.__name__}: {what} has {len(given)} entries for {len(args)} arguments, {len(dynamic)} of them not static. "
             f"Give one per argument (None leaves it open), or one for all."
+        )
+
+
+def _check_arrays(place: str, given: Any, x: Any) -> None:
+    """Raises where an argument is to be split that has numbers only, which are static: a list of numbers is no array."""
+    leaves = flatten(x)[0]
+    numbers = [leaf for leaf in leaves if isinstance(leaf, int | float | complex)]
+    if isinstance(given, P) and any(given) and numbers and not any(is_dynamic(leaf) for leaf in leaves):
+        what = "a Python number" if len(leaves) == 1 else f"{len(leaves)} Python numbers in a {type(x).__name__}"
+        raise ProgramError(
+            f"{place}: {given} splits an array; got {what}, and these are static. Pass np.asarray(…), or write None "
+            f"for this argument."
         )
 
 

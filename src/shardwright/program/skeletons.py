@@ -9,16 +9,17 @@ from typing import Any
 from shardwright.arrays import Array
 
 LEAF = object()
+DEEPEST = 64  # levels of containers: trees near Python's limit of recursion are flattened
 
 
-def skeleton_of(tree: Any) -> Any:
-    """The containers of a tree of arrays; None where it has others than dicts, lists and tuples, or other leaves."""
+def skeleton_of(tree: Any, levels: int = DEEPEST) -> Any:
+    """The containers of a tree of arrays; None if some are not dicts, lists or tuples, for other leaves and many levels."""
     kind = type(tree)
     if kind is Array:
         return LEAF
-    if kind is not dict and kind is not list and kind is not tuple:
+    if kind not in (dict, list, tuple) or not levels:
         return None
-    children = [skeleton_of(x) for x in (tree.values() if kind is dict else tree)]
+    children = [skeleton_of(x, levels - 1) for x in (tree.values() if kind is dict else tree)]
     if any(child is None for child in children):
         return None
     flat = all(child is LEAF for child in children)

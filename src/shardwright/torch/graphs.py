@@ -131,7 +131,7 @@ class Graph:
             self._fixed[node.name] = None
             return
         names = {argument.name for argument in node.all_input_nodes}
-        row, line = ROWS.get(key), line_of(node) or self._line
+        row, line = ROWS.get(key), line_of(node) or self._line or line_of(node, of_torch=True)
         step = Step(node.name, node.target, row, _template(node.args), _template(dict(node.kwargs)), line)  # type: ignore[arg-type]
         step.elementwise = row is not None and row.elementwise
         if node.target in _CONTROL:
@@ -242,10 +242,13 @@ def operation_key(target: Any) -> str:
     return f"python.{name}.default"
 
 
-def line_of(node: Node) -> Line:
-    """The line of the model's own file that made a node, the innermost outside of torch, with the path of its module."""
+def line_of(node: Node, of_torch: bool = False) -> Line:
+    """The line of the model's own file that made a node, the innermost outside of torch, with the path of its module. Modules
+    of torch's own have no such line, but one of torch."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [f"{file}:{line}" for file, line in frames if not file.startswith(_TORCH) and not file.startswith("<")]
+    own = [
+        f"{file}:{line}" for file, line in frames if file.startswith(_TORCH) == of_torch and not file.startswith("<")
+    ]
     modules = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(modules[-1][0]) if modules else ""
     return Line(own[-1] if own else "", path.removeprefix("L['self']").lstrip("."))

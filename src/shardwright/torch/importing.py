@@ -1,18 +1,27 @@
 """`sw.torch.load`: a module, or what torch.export made of one, as a function on arrays."""
 
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from shardwright.arrays import Array, PerDevice, ShapeDtype, host_array
 from shardwright.errors import ModelError
 from shardwright.imported import Imported
 from shardwright.mesh import Mesh, current_mesh
+from shardwright.torch.aten import cast, numpy_dtype
 from shardwright.torch.graphs import Frame, Graph, Unknown, decompositions, is_host, unknown_error
 from shardwright.trees import flatten
+
+_TORCH = f"{Path(torch.__file__).parent}/"
+_MODULES = f"{_TORCH}nn/modules/"
+MOST_TREE = 200  # letters of a tree that an error shows
 
 
 def load(model: Any, *inputs: Any, **named: Any) -> Imported:
@@ -43,7 +52,20 @@ def exported_of(module: torch.nn.Module, inputs: Any, named: dict[str, Any]) -> 
     """A module exported for these inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of tracing, by torch and by the model
-        return torch.export.export(module, inputs, kwargs=named or None, strict=False)
+        try:
+            return torch.export.export(module, inputs, kwargs=named or None, strict=False)
+        except GuardOnDataDependentSymNode as error:
+            raise ModelError(
+                f"{type(module).__name__} can't be exported: it decides by elements of a tensor ({_line_of(error)}), which are "
+                f"unknown then. Decide by sizes or options instead, or compute both sides and use torch.where."
+            ) from error
+
+
+def _line_of(error: Exception) -> str:
+    """The innermost line of a module in an error's traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_TORCH) or frame.filename.startswith(_MODULES)]
+    return f"{own[-1].filename}:{own[-1].lineno}"
 
 
 def _class_of(exported: torch.export.ExportedProgram) -> str:
@@ -153,6 +175,8 @@ class _Caller:
         self._in, self._out = program.call_spec.in_spec, program.call_spec.out_spec
         self._places = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
         self._kwargs = self._in.children()[1].context if self._in is not None else []
+        examples = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+        self._wanted = {name: wanted_of(examples.get(name)) for name in graph.inputs}
 
     def __call__(self, parameters: Mapping[str, Any], *inputs: Any) -> Any:
         assert self._in is not None
@@ -161,13 +185,17 @@ class _Caller:
         tree = (tuple(inputs[:count]), dict(zip(self._kwargs, inputs[count:], strict=True)))
         leaves, spec = pytree.tree_flatten(tree)
         if spec != self._in:
-            raise ModelError(
-                f"The model was exported for inputs {self._in}; got {spec}. Pass the same tree of tensors."
-            )
+            raise other_tree(self._in, spec)
         frame = Frame(mesh_of((*flatten(dict(parameters))[0], *leaves)))
         given = dict(zip(self._places, leaves, strict=True))
         values = [
-            None if name in self._graph.unread else input_value(self._given(name, parameters, given), frame)
+            None
+            if name in self._graph.unread
+            else fitted(
+                input_value(self._given(name, parameters, given), frame),
+                self._owners.get(name, name),
+                self._wanted[name],
+            )
             for name in self._graph.inputs
         ]
         with frame.mesh:
@@ -191,6 +219,54 @@ def input_value(value: Any, frame: Frame) -> Any:
     if isinstance(value, Array) or value is None or isinstance(value, bool | int | float | str):
         return value
     return frame.array(value if isinstance(value, torch.Tensor) else torch.as_tensor(value), False)
+
+
+class Wanted(NamedTuple):
+    """What a graph was made for: the shape of an input, None for sizes that are open, and its dtype."""
+
+    shape: tuple[int | None, ...]
+    dtype: "np.dtype[Any]"
+
+
+def wanted_of(example: Any) -> Wanted | None:
+    """What a graph was made for; None if the example is no tensor."""
+    if not isinstance(example, torch.Tensor):
+        return None
+    return Wanted(tuple(n if isinstance(n, int) else None for n in example.shape), numpy_dtype(example.dtype))
+
+
+def fitted(value: Any, name: str, wanted: Wanted | None) -> Any:
+    """An input of the shape that the graph was made for, since sizes are numbers in it; floats in the dtype it was made for."""
+    if wanted is None or not isinstance(value, Array):
+        return value
+    shape, sizes = value.shape, wanted.shape
+    if len(shape) != len(sizes) or any(need not in (None, n) for n, need in zip(shape, sizes, strict=True)):
+        known = ", ".join("any size" if size is None else str(size) for size in sizes)
+        raise ModelError(
+            f"The input {name!r} has shape {shape}; the model was loaded for ({known}{',' * (len(sizes) == 1)}), and computes "
+            f"with those sizes. Load it for this shape too."
+        )
+    given, kind = _kind(value.dtype), _kind(wanted.dtype)
+    if given != kind and (given, kind) != ("i", "f"):
+        raise ModelError(
+            f"The input {name!r} has dtype {value.dtype}; the model was loaded for {wanted.dtype}. Convert it first."
+        )
+    return value if kind == "i" else cast(value, wanted.dtype)
+
+
+def _kind(dtype: "np.dtype[Any]") -> str:
+    """f for floats, of which NumPy does not know the small ones, i for integers, c, b."""
+    return {"u": "i", "V": "f"}.get(dtype.kind, dtype.kind)
+
+
+def other_tree(wanted: Any, given: Any) -> ModelError:
+    """What to say where the inputs are another tree than those that a model was loaded for."""
+    expected, found = (" ".join(str(tree).split()) for tree in (wanted, given))
+    shown = found if len(found) <= MOST_TREE else f"{found[:MOST_TREE]}…"
+    return ModelError(
+        f"The model was exported for inputs {expected}; got {shown}. Pass the same tree of tensors; a list of numbers is a "
+        f"tree, not a tensor."
+    )
 
 
 def tree_from(spec: Any, leaves: list[Any], frame: Frame) -> Any:

@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,16 @@ from shardwright.errors import ModelError
 from shardwright.imported import Imported
 from shardwright.lines import Line
 from shardwright.torch.graphs import Frame, Graph, decompositions, is_host, unknown_error
-from shardwright.torch.importing import exported_of, host_or_abstract, input_value, mesh_of, tree_from
+from shardwright.torch.importing import (
+    exported_of,
+    fitted,
+    host_or_abstract,
+    input_value,
+    mesh_of,
+    other_tree,
+    tree_from,
+    wanted_of,
+)
 
 Step = Callable[..., Any]
 
@@ -66,6 +75,11 @@ def _names(step: Step, count: int) -> tuple[str, ...]:
     return tuple(inspect.signature(step).parameters)[2 : 2 + count]
 
 
+def _leaf_names(names: Sequence[str], spec: Any) -> list[str]:
+    """A name for each leaf of the inputs: that of its input."""
+    return [name for name, child in zip(names, spec.children(), strict=True) for _ in range(child.num_leaves)]
+
+
 def _traced(
     step: Step, model: Any, parameters: dict[str, torch.Tensor], inputs: Any, names: tuple[str, ...], positional: int
 ) -> Imported:
@@ -101,15 +115,19 @@ def _traced(
     if graph.unknown:
         raise unknown_error(name, graph.unknown)
 
+    labels = [*parameters, *_leaf_names(names, in_spec)]
+    wanted = [(label, wanted_of(x)) for label, x in zip(labels, (*parameters.values(), *given), strict=True)]
     unread = [name for place, name in zip(graph.inputs, parameters, strict=False) if place in graph.unread]
 
     def call(values: Mapping[str, Any], *args: Any) -> Any:
         leaves, spec = pytree.tree_flatten(tuple(args))
         if spec != in_spec:
-            raise ModelError(f"The step was traced for inputs {in_spec}; got {spec}. Pass the same tree of tensors.")
+            raise other_tree(in_spec, spec)
         frame = Frame(mesh_of((*values.values(), *leaves)))
         read = [None if name in unread else values[name] for name in parameters]
-        flat_values = [input_value(x, frame) for x in (*read, *leaves)]
+        flat_values = [
+            fitted(input_value(x, frame), name, kind) for x, (name, kind) in zip((*read, *leaves), wanted, strict=True)
+        ]
         with frame.mesh:
             return tree_from(shape["out"], list(graph.run(flat_values, frame)), frame)
 
