@@ -177,7 +177,8 @@ class Costs:
         what is done once these are there, if one more is."""
         twice = len(operands) > 1 and len(set(operands)) < len(operands)
         once = tuple([operands.index(x) for x in operands]) if twice else ()
-        full: tuple[Any, ...] = (key, once, free if any(free) else (), *[kind for _, kind in operands])
+        free = free if True in free else ()
+        full: tuple[Any, ...] = (key, once, free, *[kind for _, kind in operands])
         if operation is not None:
             tight = self._tight.get(full)  # operations that are alike touch as much
             if tight is None:
@@ -189,7 +190,7 @@ class Costs:
             count, cost, wanted, results = make()
             moves = [self._move(kind, at) for (_, kind), at in zip(operands, wanted, strict=True)]
             moves = [self._moved_once(table, at, once, wanted) for at, table in enumerate(moves)] if once else moves
-            if any(free):
+            if free:
                 moves = [
                     self._nothing(table) if is_free else table for table, is_free in zip(moves, free, strict=False)
                 ]
@@ -210,7 +211,9 @@ class Costs:
         return node in self._shared.values
 
     def _free(self, node: Node) -> tuple[bool, ...]:
-        """Which operands of an operation are free, and whether it is itself: then all of that is."""
+        """Which operands of an operation are free, and whether it is itself: then all of that is. () if nothing is."""
+        if not self._shared.values:
+            return ()
         own = node in self._shared.operations
         return (*[own or self._is_free(x) for x in node.nodes], own)
 

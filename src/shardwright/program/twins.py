@@ -35,9 +35,11 @@ def same_values(program: Program, aliases: Mapping[Node, Node]) -> dict[Node, No
 
 def shared(program: Program) -> Shared:
     """What is left out of a bound: of values that may be one all but one of the operations that make it, and the moves of all
-    but the one with the most readers. A value that only a constraint reads is that constraint's. Without constraints there are
-    none: what is computed alike is one node."""
-    if not any(isinstance(node.what, Constrain | Settle) for node in program.nodes):
+    but the one with the most readers. A value that only a constraint reads is that constraint's. Where that is so of all there
+    are none: what is computed alike from one node is one node."""
+    reads = program.reads
+    constrained = [node.nodes[0] for node in program.nodes if isinstance(node.what, Constrain | Settle)]
+    if not any(reads[x] > 1 or x in program.outputs for x in constrained):
         return Shared()
     alike: dict[Node, list[Node]] = {}
     for node, first in same_values(program, {}).items():
