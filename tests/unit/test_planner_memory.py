@@ -286,7 +286,7 @@ def test_within_memory_no_choice_of_places_for_few_inputs_is_quicker_than_the_pl
 
 
 def test_a_bound_for_less_than_the_limit_says_so(monkeypatch):
-    monkeypatch.setattr("shardwright.planner.searching._rounds", lambda found: 0)  # as in large programs
+    monkeypatch.setattr("shardwright.planner.easing.WORK", 0)  # as in large programs
     least = refused(lambda memory: planned("shared", MESHES["x=3"], memory=memory), 1).least
     lowered = []
     for limit in np.linspace(least, planned("shared", MESHES["x=3"]).memory, 12)[:-1]:

@@ -156,7 +156,7 @@ def test_a_certificate_that_counts_twice_what_is_done_once_is_rejected():
         return snp.sort(x, axis=0) + 1, snp.sort(y, axis=0) * 2
 
     plan = sw.auto(both, TWINS, sw.ShapeDtype((12, 8), "float32"), fixed={"x": P("c", "b")})
-    counted = plan._search._solved({}, plan._search.limit).solution
+    counted = plan._search.solved({}, plan._search.limit).solution
     assert counted.bound > 1.9 * plan.time
     proof = counted.proof
     claimed = replace(

@@ -3,7 +3,7 @@
 import pytest
 
 import shardwright as sw
-import shardwright.planner.searching as searching
+import shardwright.planner.easing as easing
 from planned_programs import RandomProgram, places_of
 from shardwright import P
 from shardwright.errors import PlanError
@@ -61,7 +61,7 @@ def test_within_memory_that_binds_a_plan_becomes_the_better_one(seed, part, chan
     limit = least + part * max(make().memory - least, 0)
     eased = make(memory=limit)
     for name in ("WORK", "FEW"):  # of what finds most of what questions find
-        monkeypatch.setattr(searching, name, 0)
+        monkeypatch.setattr(easing, name, 0)
     plan = make(memory=limit)
     first = plan.found
     assert eased.time <= first.time * (1 + 1e-9)

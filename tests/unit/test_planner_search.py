@@ -332,7 +332,7 @@ def test_within_a_budget_the_integer_programme_is_between_bound_and_plan(name, p
     search = free._search
     whole = sum(max(some) for some in free.found.model.held.values())
     budget = max(part * whole, sum(min(some) for some in free.found.model.held.values()))
-    found = search._solved({}, budget)
+    found = search.solved({}, budget)
     least = by_integer_programme(found.model, budget)
     assert found.solution.held <= budget
     assert found.bound <= least * (1 + 1e-6)

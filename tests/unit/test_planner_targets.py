@@ -31,7 +31,7 @@ def spread_product(mesh, m, n, k, more=0):
     """The best plan of an m×k by k×n product whose operands are spread over all devices, which may hold some elements more
     than the smallest shards."""
     plan = sw.auto(product, mesh, ShapeDtype((m, k), "float32"), ShapeDtype((k, n), "float32"))
-    return plan._search._solved({}, sum(min(some) for some in plan.found.model.held.values()) + 4 * more)
+    return plan._search.solved({}, sum(min(some) for some in plan.found.model.held.values()) + 4 * more)
 
 
 def bound_of(m, n, k, devices):
@@ -160,7 +160,7 @@ def within(free):
             for n, s in by_hand(specs).items()
         }
         hand = free._search.unlimited.best(inputs)
-        found[name] = hand, free._search._solved({}, hand.solution.held)
+        found[name] = hand, free._search.solved({}, hand.solution.held)
     return found
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from shardwright.planner.searching import ROUNDING, Found
+from shardwright.planner.easing import ROUNDING
+from shardwright.planner.searching import Found
 from shardwright.program.rows import duration, size
 from shardwright.sharding import P, Sharding
 

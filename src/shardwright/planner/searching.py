@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from shardwright.errors import PlanError
 from shardwright.garbage import no_collection
 from shardwright.plan import moves_that_count_less
 from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of
-from shardwright.planner.elimination import Gone
+from shardwright.planner.easing import ROUNDING, Easing, rounds_of
 from shardwright.planner.least import Least, Needs
 from shardwright.planner.model import NOTHING, Builder, Model
 from shardwright.planner.small import Holding
@@ -29,16 +28,6 @@ from shardwright.sharding import Sharding
 ROUNDS = 8  # of lowering the budget for what is held throughout
 MEASURES = 4  # of how much is held, by which small plans are found
 WEIGHED = 8  # more plans with more weight where much was held
-ROUNDING = 1e-9  # of a time
-FINE = 1e-2  # of a bound: a plan that is as near needs no better one
-EASED = 14  # plans with a price of bytes where too much was held
-FAR = 2.0  # times a bound: such a plan is worth some linear programmes
-FEW = 4  # plans with a price of bytes where each takes a linear programme
-FACTOR = 4.0  # between the first two of these prices
-LOOKED = 100  # times as many choices are looked at as are partitioned
-WORK = 800  # of what is tried so: plans times variables, so that it takes less than a second
-Given = tuple[Model, int, int]  # a variable of a model and its option
-Crowds = Sequence[NDArray[np.float64]]  # what some plans hold at each node
 SURE = 0.8  # of a limit: an estimate below it needs no second look
 
 
@@ -143,14 +132,14 @@ class Search:
         more, budget, tried, fitting = more or {}, self.limit, list[Found](), list[Found]()
         smallest = sum(min(some) for some in self.model.held.values())
         for _ in range(ROUNDS):
-            found = self._solved(more, budget, mixed=False)
+            found = self.solved(more, budget, mixed=False)
             if found is None:
                 break
-            if self._fits(found):  # then it may hold a little more
+            if self.fits(found):  # then it may hold a little more
                 fitting.append(found)
-                found = self._solved(more, budget)
+                found = self.solved(more, budget)
                 assert found is not None
-                if self._fits(found):
+                if self.fits(found):
                     fitting.append(found)
                     break
             tried.append(found)
@@ -177,7 +166,7 @@ class Search:
         """A plan that was found with more inputs fixed, with the bound of plans in which they are open."""
         for _ in range(ROUNDS):
             search = self if other.model is self.model else self.unlimited
-            every = search._solved({}, other.solution.proof.budget, mixed=False)
+            every = search.solved({}, other.solution.proof.budget, mixed=False)
             if every is not None and every.model is other.model:
                 bound = min(every.solution.bound, other.solution.cost)
                 solution = replace(other.solution, bound=bound, proof=every.solution.proof)
@@ -188,146 +177,19 @@ class Search:
     def _eased(self, more: Mapping[Node, Sharding], tried: Sequence[Found], best: Found) -> Found:
         """The best of plans between one that fits and some that don't; in small programs its bound is that of all plans within
         the limit, whatever they hold of inputs."""
-        for better in (partial(self._crowded_out, tried=tried), self._by_inputs, self._ranked):
-            if best.time > tried[0].bound * (1 + FINE):
-                best = better(more, best)
-        return (_rounds(best) and self._for_limit(more, best)) or best
+        best = Easing(self, more, tried).eased(best)
+        return (rounds_of(best) and self.for_limit(more, best)) or best
 
-    def _for_limit(self, more: Mapping[Node, Sharding], found: Found) -> Found | None:
+    def for_limit(self, more: Mapping[Node, Sharding], found: Found) -> Found | None:
         """A plan with the bound of all plans within the limit; None if it is of a model that was left behind."""
-        every = self._solved(more, self.limit, mixed=False)
+        every = self.solved(more, self.limit, mixed=False)
         if every is None or every.model is not found.model:
             return None
         bound = min(every.solution.bound, found.solution.cost)
         solution = replace(found.solution, bound=bound, proof=every.solution.proof)
         return replace(found, fixed={**self.fixed, **more}, solution=solution)
 
-    def _by_inputs(self, more: Mapping[Node, Sharding], best: Found) -> Found:
-        """The best of plans with each choice of places for the inputs, where these are few: what is held of them is then known,
-        and no price of it leads elsewhere. Inputs that nothing reads lie where they hold least."""
-        model, reads = self.model, self.program.reads
-        read = [node for node in model.inputs if reads[node] or node in self.program.outputs]
-        options = [model.variables[model.inputs[node]].options for node in read if node not in more]
-        if not 1 < math.prod(map(len, options)) <= _rounds(best):
-            return best
-        for choice in product(*options):
-            places = dict(zip([node for node in read if node not in more], choice, strict=True))
-            found = self._solved({**more, **places}, self.limit, mixed=False)
-            if found is not None and found.time < best.time * (1 - ROUNDING) and self._fits(found):
-                best = self._for_limit(more, found) or best
-        return best
-
-    def _crowded_out(self, more: Mapping[Node, Sharding], best: Found, tried: Sequence[Found]) -> Found:
-        """The best of plans where bytes have a price at the nodes where plans that don't fit hold most: a higher one until one
-        fits, then a lower one."""
-        enough, quickest, last, rounds = tried[0].bound * (1 + FINE), best, tried[-1], _rounds(best)
-        prices = min(rounds, EASED) or (FEW if best.time > tried[0].bound * FAR else 0)
-        price = max(best.time - tried[0].time, 0.0) / max(tried[0].peak - best.peak, 1)
-        crowds = [self._crowd(found) for found in tried if found.model is last.model]
-        factor, fitted = FACTOR, True
-        for _ in range(prices):
-            if quickest.time <= enough:
-                return quickest
-            found = self._settled(more, partial(self._crowded, crowds, price, ()))
-            if found is None:
-                break
-            if (fits := self._fits(found)) != fitted:
-                factor, fitted = math.sqrt(factor), fits
-            if not fits:
-                crowds, last = [*crowds, self._crowd(found)], found
-            elif found.time < quickest.time * (1 - ROUNDING):
-                quickest = found
-            price = price / factor if fits else price * factor
-        smaller: list[tuple[float, Given]] = []  # choices by which the large plan holds less, with seconds a byte
-        for given in self._single(last, quickest, rounds):
-            for some in (0.0, price):
-                if quickest.time <= enough:
-                    return quickest
-                found = self._settled(more, partial(self._crowded, crowds, some, (given,)))
-                if found is None or found.time >= quickest.time * (1 - ROUNDING):
-                    continue
-                if self._fits(found):
-                    quickest = found
-                elif not some and found.peak < tried[0].peak:
-                    smaller.append(((found.time - tried[0].time) / (tried[0].peak - found.peak), given))
-        cheapest = [given for _, given in sorted(smaller, key=lambda entry: entry[0])]
-        for some in (0.0, price):
-            quickest = self._together(more, partial(self._crowded, crowds, some), quickest, cheapest)
-        return quickest
-
-    def _together(self, more: Mapping[Node, Sharding], solve: Any, quickest: Found, smaller: Sequence[Given]) -> Found:
-        """The quickest so far, or the first that fits with ever more of some choices, those that cost least a byte first.
-
-        Alone each of them saves too little.
-        """
-        given: dict[int, Given] = {}
-        for choice in smaller:
-            if given.setdefault(choice[1], choice) is not choice or len(given) == 1:
-                continue
-            found = self._settled(more, partial(solve, tuple(given.values())))
-            if found is None or found.time >= quickest.time * (1 - ROUNDING):
-                break
-            if self._fits(found):
-                return found
-        return quickest
-
-    def _ranked(self, more: Mapping[Node, Sharding], best: Found) -> Found:
-        """The best plan of a small program: what may be quicker than a plan is looked at, that which takes least at first."""
-        rounds = _rounds(best)
-        found = self._settled(more, partial(self._quicker, more, best.solution.cost, rounds)) if rounds else None
-        return found or best
-
-    def _quicker(self, more: Mapping[Node, Sharding], seconds: float, rounds: int, solver: Solver) -> Solution | None:
-        """The quickest choice that fits, if it takes less than so many seconds; so many are partitioned to know."""
-        proved = solver.solve(self.limit, mixed=False)
-        if proved is None:
-            return None
-        quickest, upper = None, seconds * (1 - ROUNDING)
-        for least, choice in islice(solver.ranked(proved.proof.price, self.limit, upper), LOOKED * rounds):
-            if least >= upper or not rounds:
-                break
-            cost = solver.seconds(choice)
-            if cost < upper and solver.held(choice) <= self.limit:
-                rounds -= 1
-                lowered = partition_by(
-                    self.program, decision_of(solver.model, choice, self.hubs), {**self.fixed, **more}
-                )
-                if peak_bytes(lowered, lowered.nodes).peak <= self.limit:
-                    quickest, upper = choice, cost
-        if quickest is None:
-            return None
-        held = solver.held(quickest)
-        return replace(proved, choice=quickest, cost=upper, bound=min(proved.bound, upper), held=held, cheapest=False)
-
-    def _single(self, large: Found, best: Found, most: int) -> Sequence[Given]:
-        """Choices of a plan that fits which one that is too large doesn't make, and other places of inputs: no price leads to
-        plans that are as the large one but for one choice."""
-        model, theirs = large.model, large.solution.choice
-        ours = best.solution.choice if best.model is model else theirs
-        found = [(model, v, k) for v, k in enumerate(ours) if k != theirs[v]]
-        found += [
-            (model, v, k)
-            for v in model.held
-            for k in range(len(model.variables[v].options))
-            if k not in (ours[v], theirs[v])
-        ]
-        return found[:: -(-len(found) // most)] if found and most else []
-
-    def _crowded(self, crowds: Crowds, price: float, only: Sequence[Given], solver: Solver) -> Solution | None:
-        """The choice of least cost at a price of bytes where some choices held most, perhaps with one option given."""
-        model, given = solver.model, list[tuple[tuple[int, ...], int]]()
-        for of, v, option in only:
-            if of is not model:
-                return None
-            costs = [0.0 if k == option else math.inf for k in range(len(model.variables[v].options))]
-            given.append(((v,), model.tables.seconds(costs)))
-        return solver.smallest(self._holding(model).crowded(crowds), price, self.limit, given)
-
-    def _crowd(self, found: Found) -> NDArray[np.float64]:
-        """What a device holds at each node under a plan."""
-        return self._holding(found.model).held(found.solution.choice)
-
-    def _fits(self, found: Found) -> bool:
+    def fits(self, found: Found) -> bool:
         return self._surely_fits(found) or found.peak <= self.limit
 
     def _smallest(self, more: Mapping[Node, Sharding], tried: Sequence[Found]) -> Found:
@@ -337,7 +199,7 @@ class Search:
         for found in free._small(more):
             plans.append(found)
             least = min(plans, key=lambda plan: plan.peak)
-            enough = MEASURES if _rounds(found) else 1
+            enough = MEASURES if rounds_of(found) else 1
             if least.peak <= (self.limit if len(plans) >= enough else bound):
                 break
         fitting = [plan for plan in plans if plan.peak <= self.limit]
@@ -373,16 +235,16 @@ class Search:
             self._last = model, dict(more), Solver(model, only, order)
         return self._last[2]
 
-    def _solved(self, more: Mapping[Node, Sharding], budget: float, mixed: bool = True) -> Found | None:
-        return self._settled(more, lambda solver: solver.solve(budget, mixed))
+    def solved(self, more: Mapping[Node, Sharding], budget: float, mixed: bool = True) -> Found | None:
+        return self.settled(more, lambda solver: solver.solve(budget, mixed))
 
     def _least(self, more: Mapping[Node, Sharding]) -> Least:
         """The least that any plan holds."""
         options = {node: self.model.variables[self.model.inputs[node]].options for node in more}
         only = {node: options[node].index(there) for node, there in more.items()}
-        return self._holding(self.model).needs.least(only)
+        return self.holding(self.model).needs.least(only)
 
-    def _holding(self, model: Model) -> Holding:
+    def holding(self, model: Model) -> Holding:
         """What options of the model hold; the last one if it serves."""
         if self._held is None or self._held.model is not model:
             self._held = Holding(model, Needs(model))
@@ -397,13 +259,13 @@ class Search:
         for measure in measures:
             if len(rounds) == MEASURES and self._solver(self.model, more).wide:
                 return
-            solved = self._settled(more, partial(self._by, measure))
+            solved = self.settled(more, partial(self._by, measure))
             if solved is not None:
                 yield solved
-                rounds.append(self._holding(solved.model).held(solved.solution.choice))
+                rounds.append(self.holding(solved.model).held(solved.solution.choice))
 
     def _by(self, measure: Callable[[Holding], Sizes], solver: Solver) -> Solution | None:
-        return solver.smallest(measure(self._holding(solver.model)))
+        return solver.smallest(measure(self.holding(solver.model)))
 
     @cached_property
     def twins(self) -> Shared:
@@ -416,11 +278,11 @@ class Search:
         if not self.twins.values:
             return found
         search = Search(self.program, found.fixed, found.outputs, found.limit, self.twins)
-        every = search._solved({}, found.solution.proof.budget, mixed=False)
+        every = search.solved({}, found.solution.proof.budget, mixed=False)
         assert every is not None
         return every
 
-    def _settled(self, more: Mapping[Node, Sharding], solve: "Callable[[Solver], Solution | None]") -> Found | None:
+    def settled(self, more: Mapping[Node, Sharding], solve: "Callable[[Solver], Solution | None]") -> Found | None:
         """A solution in which every move counts with its price, and what several readers move alike is moved once."""
         while True:
             model = self.model
@@ -551,10 +413,3 @@ class Search:
             least.peak,
             bound,
         )
-
-
-def _rounds(found: Found) -> int:
-    """How many more plans may be tried to ease a limit: none in large programs, whose bound is near, nor where each takes a
-    linear programme."""
-    wide = any(not isinstance(step, Gone) for step in found.solution.proof.steps)
-    return 0 if wide else WORK // len(found.model.variables)
