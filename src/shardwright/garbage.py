@@ -11,11 +11,11 @@ _resumes = False  # whether the collector ran before the first of them
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
+def no_collection(look: bool = False) -> Iterator[None]:
     """Inside, Python does not look for cyclic garbage; afterwards it does if it did before.
 
     Going through all objects of the process again and again would take a fifth of the time of a large program, and more the
-    larger it is. What was made counts as old then: else the next look would begin with all of it.
+    larger it is. To `look` once at the end, at what is young, spares that those who come next.
     """
     global _under_way, _resumes
     with _lock:
@@ -29,7 +29,6 @@ def no_collection() -> Iterator[None]:
         with _lock:
             _under_way -= 1
             if not _under_way and _resumes:
-                if not gc.get_freeze_count():  # what others froze stays frozen
-                    gc.freeze()
-                    gc.unfreeze()
+                if look:
+                    gc.collect(1)
                 gc.enable()

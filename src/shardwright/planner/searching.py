@@ -124,7 +124,7 @@ class Search:
         dear = any(option.memory > most for options in lists for option in options if hasattr(option, "memory"))
         return self._model(most) if dear else model
 
-    @no_collection()
+    @no_collection(look=True)
     def best(self, more: Mapping[Node, Sharding] | None = None) -> Found:
         """The best plan, perhaps with more inputs fixed."""
         if more and not self._has(more):
