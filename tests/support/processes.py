@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from shardwright.launching import Processes
@@ -35,7 +36,11 @@ def wait_until(condition, seconds=20):
 def children(pid=None):
     """The process ids of the children of a process (of this one by default), zombies included."""
     tasks = Path(f"/proc/{pid or os.getpid()}/task")
-    return {int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()}
+    found: set[int] = set()
+    for task in tasks.iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            found.update(map(int, (task / "children").read_text().split()))
+    return found
 
 
 def is_running(pid):
