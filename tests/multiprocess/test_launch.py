@@ -1,5 +1,6 @@
 """`launch` and `Processes`: results, the first error, and nothing left behind."""
 
+import contextlib
 import functools
 import os
 import pickle
@@ -187,7 +188,7 @@ import shardwright as sw
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell that runs the tests ignores it
 
 def work(folder):
-    print(os.getpid(), flush=True)
+    os.write(1, f"{os.getpid()}\\n".encode())  # at once: lines of two processes may not mix
     time.sleep(600)
 
 if __name__ == "__main__":
@@ -204,11 +205,13 @@ def test_no_process_outlives_its_parent(tmp_path, number):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    with parent:
+    with parent, contextlib.ExitStack() as failed:
+        failed.callback(parent.kill)  # else leaving it waits for all that it sleeps
         pids = [int(parent.stdout.readline()) for _ in range(2)]
         assert all(map(is_running, pids))
         parent.send_signal(number)
         rest = parent.stdout.read()
+        failed.pop_all()
     assert parent.returncode == (3 if number == signal.SIGINT else -number)
     assert rest == ("interrupted\n" if number == signal.SIGINT else "")
     wait_until(lambda: not any(map(is_running, pids)))
