@@ -56,7 +56,7 @@ def with_sharding_constraint(tree: Any, rule: Rule) -> Any:
     mesh = next((leaf.mesh for leaf in leaves if isinstance(leaf, Array)), None) or current_mesh()
     if mesh is None:
         raise ArrayError(
-            "with_sharding_constraint: none of the leaves is an Array, and there is no mesh. Write `with mesh:` around it."
+            "with_sharding_constraint: the tree has no Array, and there is no mesh. Write `with mesh:` around it."
         )
     found = resolved(rule, tree, mesh, "with_sharding_constraint")
     if leaves and isinstance(rule, P | Sharding) and all(sharding is None for sharding in found):

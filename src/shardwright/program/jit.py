@@ -387,7 +387,7 @@ class SJIT:
 
 
 def _check_arrays(place: str, given: Any, x: Any) -> None:
-    """Raises where an argument is to be split that has numbers only, which are static: a list of numbers is no array."""
+    """Raises where an argument is to be split that has numbers only, which are static: a list of numbers is not an array."""
     leaves = flatten(x)[0]
     numbers = [leaf for leaf in leaves if isinstance(leaf, int | float | complex)]
     if isinstance(given, P) and any(given) and numbers and not any(is_dynamic(leaf) for leaf in leaves):

@@ -229,7 +229,7 @@ class Wanted(NamedTuple):
 
 
 def wanted_of(example: Any) -> Wanted | None:
-    """What a graph was made for; None if the example is no tensor."""
+    """What a graph was made for; None if the example is not a tensor."""
     if not isinstance(example, torch.Tensor):
         return None
     return Wanted(tuple(n if isinstance(n, int) else None for n in example.shape), numpy_dtype(example.dtype))
