@@ -294,3 +294,20 @@ def test_a_bound_for_less_than_the_limit_says_so(monkeypatch):
         lowered.append(plan.budget < limit)
         assert lowered[-1] == ("for at most" in str(plan))
     assert any(lowered)
+
+
+@pytest.mark.parametrize(("seed", "part"), [(11, 0.85), (29, 0.85), (31, 0.85), (120, 0.75), (130, 0.75), (192, 0.9)])
+def test_the_rules_of_a_plan_within_memory_find_no_better_one(seed, part):
+    """The last steps of a search that memory binds place less and try more; in the third nothing was found with all placed."""
+    program = RandomProgram(seed)
+
+    def make(**how):
+        return sw.auto(program.function(), program.mesh, *program.abstract(), **how)
+
+    limit = make().memory * part
+    plan = make(memory=limit)
+    again = make(memory=limit, rules=plan.rules())
+    assert again.places == plan.places
+    assert again.time == pytest.approx(plan.time, rel=1e-9)
+    assert plan.certificate.check()
+    assert plan.memory <= limit

@@ -5,7 +5,7 @@ several together, inputs at each of their places if these are few, and the quick
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, product
@@ -63,7 +63,7 @@ class Easing:
             places = dict(zip([node for node in read if node not in self.more], choice, strict=True))
             found = self.search.solved({**self.more, **places}, self.search.limit, mixed=False)
             if found is not None and found.time < best.time * (1 - ROUNDING) and self.search.fits(found):
-                best = self.search.for_limit(self.more, found) or best
+                best = found
         return best
 
     def _crowded_out(self, best: "Found") -> "Found":
@@ -122,9 +122,14 @@ class Easing:
 
     def _ranked(self, best: "Found") -> "Found":
         """The best plan of a small program: what may be quicker than a plan is looked at, that which takes least at first."""
-        rounds = rounds_of(best)
-        found = self.search.settled(self.more, partial(self._quicker, best.solution.cost, rounds)) if rounds else None
-        return found if found is not None and found.time < best.time else best
+        return min([best, *self.first(best.solution.cost)], key=lambda found: found.time)
+
+    def first(self, seconds: float = math.inf) -> "Iterator[Found]":
+        """The first plan of a small program that fits, of all in the order of what they take, if that is less than so much."""
+        rounds = rounds_of(self.tried[0])
+        found = self.search.settled(self.more, partial(self._quicker, seconds, rounds)) if rounds else None
+        if found is not None:
+            yield found
 
     def _quicker(self, seconds: float, rounds: int, solver: Solver) -> Solution | None:
         """The quickest choice that fits, if it takes less than so many seconds; so many are partitioned to know."""

@@ -116,7 +116,7 @@ class Plan:
     @cached_property
     def _proved(self) -> Found:
         """The plan whose bound this one has."""
-        return self._search.bounding(self.found)
+        return self._search.bounding(self.found.proved or self.found)
 
     @cached_property
     def _least_compute(self) -> float:
@@ -128,7 +128,7 @@ class Plan:
     @property
     def budget(self) -> float:
         """The bytes of inputs and constants on a device that `bound` is for."""
-        return self.found.solution.proof.budget
+        return self._proved.solution.proof.budget
 
     @property
     def gap(self) -> float:

@@ -44,6 +44,7 @@ class Found:
     exact: frozenset[Moved]
     solution: Solution
     counted: bool = True  # whether the solution's cost is what it takes, and not what it takes at most
+    proved: "Found | None" = None  # the solution whose bound it has, if another
 
     @cached_property
     def decision(self) -> Decision:
@@ -75,7 +76,8 @@ class Found:
     @property
     def bound(self) -> float:
         """Seconds that no plan within the budget beats."""
-        return self.solution.bound + self.model.constant
+        proved = self.proved or self
+        return proved.solution.bound + proved.model.constant
 
     def placed(self, node: Node) -> Sharding:
         """Where an input lies."""
@@ -160,34 +162,30 @@ class Search:
         again = min(best, self.best(), key=lambda found: found.time)
         if other.time >= again.time * (1 - ROUNDING):
             return again
-        return self._for_all(other, more) or again
+        return self.within((other.proved or other).solution.proof.budget, {}, other)
 
-    def _for_all(self, other: Found, more: Mapping[Node, Sharding]) -> Found | None:
-        """A plan that was found with more inputs fixed, with the bound of plans in which they are open."""
-        for _ in range(ROUNDS):
-            search = self if other.model is self.model else self.unlimited
-            every = search.solved({}, other.solution.proof.budget, mixed=False)
-            if every is not None and every.model is other.model:
-                bound = min(every.solution.bound, other.solution.cost)
-                solution = replace(other.solution, bound=bound, proof=every.solution.proof)
-                return replace(other, fixed=dict(self.fixed), solution=solution)
-            other = self.best(more)  # with the places for several readers that were added
-        return None
+    def within(self, budget: float, more: Mapping[Node, Sharding], found: Found) -> Found:
+        """A plan with the bound of all plans within a budget, whatever else was fixed where it was found."""
+        every = self.solved(more, budget, mixed=False)
+        return found if every is None else replace(found, proved=every)
 
     def _eased(self, more: Mapping[Node, Sharding], tried: Sequence[Found], best: Found) -> Found:
         """The best of plans between one that fits and some that don't; in small programs its bound is that of all plans within
         the limit, whatever they hold of inputs."""
         best = Easing(self, more, tried).eased(best)
-        return (rounds_of(best) and self.for_limit(more, best)) or best
+        if rounds_of(best):
+            best = self.within(self.limit, more, self._better_placed(more, best))
+        return best
 
-    def for_limit(self, more: Mapping[Node, Sharding], found: Found) -> Found | None:
-        """A plan with the bound of all plans within the limit; None if it is of a model that was left behind."""
-        every = self.solved(more, self.limit, mixed=False)
-        if every is None or every.model is not found.model:
-            return None
-        bound = min(every.solution.bound, found.solution.cost)
-        solution = replace(found.solution, bound=bound, proof=every.solution.proof)
-        return replace(found, fixed={**self.fixed, **more}, solution=solution)
+    def _better_placed(self, more: Mapping[Node, Sharding], best: Found) -> Found:
+        """The best plan with all inputs where one has them, if it is quicker: with less open more is tried, and rules of a plan
+        should find no other."""
+        places = {node: best.placed(node) for node in self.model.inputs if node not in self.fixed and node not in more}
+        try:
+            other = self.best({**more, **places}) if places else best
+        except PlanError:  # what was tried with more inputs open is not tried there
+            return best
+        return other if other.time < best.time * (1 - ROUNDING) else best
 
     def fits(self, found: Found) -> bool:
         return self._surely_fits(found) or found.peak <= self.limit
@@ -203,6 +201,7 @@ class Search:
             if least.peak <= (self.limit if len(plans) >= enough else bound):
                 break
         fitting = [plan for plan in plans if plan.peak <= self.limit]
+        fitting = fitting or ([*Easing(self, more, tried).first()] if tried and bound <= self.limit else [])
         if fitting:
             best = min(fitting, key=lambda plan: plan.time)
             return self._eased(more, tried, best) if tried else best
