@@ -1,6 +1,8 @@
 """Plans of random programs: what was promised is what explain shows, the planned program computes what the function does, the
 certificate holds, and no placement written by hand is better."""
 
+import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +13,11 @@ import shardwright.numpy as snp
 from planned_programs import RandomProgram
 from shardwright import P
 from shardwright.errors import PlanError
+from shardwright.planner.deciding import decision_of
+from shardwright.planner.searching import Search
+from shardwright.program import explained
+from shardwright.program.planned import partition_by
+from shardwright.program.twins import Shared, Twins
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.ImplicitGatherWarning")
 
@@ -142,12 +149,18 @@ def test_what_a_value_and_its_constraint_are_both_read_for_is_done_once(function
 
     plan = sw.auto(both, TWINS, sw.ShapeDtype((12, 8), "float32"), fixed=fixed)
     assert plan.time == plan.explain().time
-    assert plan.bound <= plan.time
-    assert plan.gap < 1e-6 or not fixed
+    assert plan.gap < 1e-9
     assert plan.certificate.check()
     once = sw.auto(lambda x: (function(x) + 1, function(x) * 2), TWINS, sw.ShapeDtype((12, 8), "float32"), fixed=fixed)
     assert plan.time >= once.time * (1 - 1e-9)
     assert plan.time == pytest.approx(once.time) or not fixed
+
+
+def apart(plan):
+    """The plan's search, by a model in which nothing may be one."""
+    search = Search(plan._search.program, plan._search.fixed, plan._search.outputs, math.inf)
+    search.twins = Twins({}, {}, search.program.nodes, True, Shared())
+    return search
 
 
 def test_a_certificate_that_counts_twice_what_is_done_once_is_rejected():
@@ -156,7 +169,7 @@ def test_a_certificate_that_counts_twice_what_is_done_once_is_rejected():
         return snp.sort(x, axis=0) + 1, snp.sort(y, axis=0) * 2
 
     plan = sw.auto(both, TWINS, sw.ShapeDtype((12, 8), "float32"), fixed={"x": P("c", "b")})
-    counted = plan._search.solved({}, plan._search.limit).solution
+    counted = apart(plan).best().solution
     assert counted.bound > 1.9 * plan.time
     proof = counted.proof
     claimed = replace(
@@ -167,8 +180,9 @@ def test_a_certificate_that_counts_twice_what_is_done_once_is_rejected():
         unit=proof.unit,
         bound=counted.bound,
     )
-    with pytest.raises(PlanError, match="claims too much"):
-        claimed.check()
+    for certificate in (claimed, replace(claimed, relaxed=True)):
+        with pytest.raises(PlanError):
+            certificate.check()
     with pytest.raises(PlanError, match="and proves"):
         replace(plan.certificate, bound=counted.bound).check()
 
@@ -203,6 +217,42 @@ def constrained(rng, mesh):
         return values[-1], values[-2]
 
     return run, spec
+
+
+@pytest.mark.parametrize("seed", [4, 5, 14, 15, 19, 22, 27, 40, 51, 68, 98, 112, 119])
+def test_no_choice_for_a_value_and_its_constraint_is_quicker_than_the_plan(seed):
+    """Every choice of every place and strategy, each partitioned. In the last a value has two constraints: a bound is left."""
+    rng = np.random.default_rng(seed)
+    mesh = sw.Mesh(a=int(rng.choice([2, 3])), links={"a": sw.Link("switch", float(rng.choice([1e6, 1e8])), 1e-7)})
+    run, _ = constrained(rng, mesh)
+    plan = sw.auto(lambda x, y: run(x, y), mesh, *[sw.ShapeDtype((6, 6), "float32")] * 2)
+    program, model = plan._search.program, apart(plan).model
+    choices = itertools.product(*[range(len(variable.options)) for variable in model.variables])
+    every = [explained(partition_by(program, decision_of(model, choice, {}), {})).time for choice in choices]
+    assert plan._search.twins.shared.values
+    assert plan._search.twins.exact == (seed != 119)
+    assert min(every) >= plan.bound * (1 - 1e-9)
+    if seed != 119:
+        assert min(every) >= plan.time * (1 - 1e-9)
+        assert plan.gap < 1e-9
+
+
+@pytest.mark.parametrize("layers", [2, 6])
+def test_layers_that_read_a_value_and_its_constraint_are_planned_exactly(layers):
+    def run(x, layers):
+        for w in layers:
+            up = snp.exp(x @ w["up"])
+            y = sw.with_sharding_constraint(up, P("dp", None, "tp"))
+            x = x + y @ w["down"] + snp.sum(up, axis=-1, keepdims=True)
+        return x
+
+    mesh, w = sw.Mesh(dp=8, tp=8, hardware="h100"), {"up": (1024, 4096), "down": (4096, 1024)}
+    w = {name: sw.ShapeDtype(shape, "bfloat16") for name, shape in w.items()}
+    plan = sw.auto(run, mesh, sw.ShapeDtype((64, 512, 1024), "bfloat16"), [w] * layers)
+    assert plan.time == pytest.approx(plan.explain().time, rel=1e-12)
+    assert plan.time < 0.99 * apart(plan).best().cost
+    assert plan.gap < 1e-9
+    assert plan.certificate.check()
 
 
 @pytest.mark.parametrize("seed", [13, *range(300, 312)])

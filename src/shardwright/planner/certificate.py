@@ -51,6 +51,7 @@ class Certificate:
     price: float  # seconds a byte of inputs and constants
     budget: float  # bytes
     bound: float  # seconds
+    relaxed: bool = False  # whether all but one of what may be one in the program counts nothing
 
     @no_collection()
     def check(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwright.plan import Option
-from shardwright.planner.model import Model
+from shardwright.planner.model import BESIDE, Model
 from shardwright.program.node import Control, Node
 from shardwright.program.planned import Decision
 from shardwright.sharding import Sharding
@@ -25,8 +25,9 @@ def decision_of(
             if variable.number == 0:
                 decision.hubs[node] = option
             else:
-                readers = hubs[node, variable.number]
-                decision.several.update({(node, reader): option for reader, _ in readers})
+                own = hubs.get((node, variable.number))
+                for reader in model.beside[node] if own is None else [reader for reader, _ in own]:
+                    decision.several[node, reader] = (*decision.several.get((node, reader), ()), option)
         elif isinstance(option, Option):
             decision.strategies[node] = option.strategy
         elif isinstance(node.what, Control):
@@ -47,8 +48,7 @@ def counted_twice(model: Model, choice: Sequence[int], known: Hubs) -> Hubs:
     """Moves that several readers of a value make alike, each counted: such readers get a place of their own to share."""
     groups: dict[tuple[int, Node, Sharding], list[tuple[Node, int]]] = {}
     tables = model.tables.values
-    moves = [entry for entry in model.factors if len(entry[0]) == 2]
-    for (before, after, node, at), (_, table) in zip(model.edges, moves, strict=True):
+    for (before, after, node, at), table in zip(model.edges, model.moves, strict=True):
         reader = model.variables[after]
         if reader.kind == "hub" or not tables[table][choice[before], choice[after]]:
             continue
@@ -58,7 +58,8 @@ def counted_twice(model: Model, choice: Sequence[int], known: Hubs) -> Hubs:
     found: Hubs = {}
     for (before, node, _), readers in groups.items():
         hub = model.variables[before]
-        if len({number for _, number in readers}) > 1 and hub.kind == "hub" and hub.number == 0:
+        shared = BESIDE if node in model.beside else 0
+        if len({number for _, number in readers}) > 1 and hub.kind == "hub" and hub.number == shared:
             at = 1
             while (node, at) in known or (node, at) in found:
                 at += 1

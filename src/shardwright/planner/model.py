@@ -7,7 +7,7 @@ docs/planning.md says what is chosen from. The cost of a choice is what `explain
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,22 +16,28 @@ from shardwright.plan import Each, FromLocal, LocalStep, ToLocal, move_matrix, o
 from shardwright.planner.tables import Tables
 from shardwright.program.control_cost import controlled
 from shardwright.program.node import Apply, Constant, Constrain, Control, Input, Node, Pick, Program, Settle
-from shardwright.program.twins import Shared
+from shardwright.program.twins import Shared, Twins
+from shardwright.program.twins import twins as twins_of
 from shardwright.sharding import Sharding
 
 Shardings = tuple[Sharding, ...]
 NOTHING = Shared()
+BESIDE = -1
 DIGITS = 50  # of a sum of all costs that are exact
 
 
 @dataclass
 class Variable:
-    """Something to choose: a node, a place for several readers of one (`hub`), or where an output lies."""
+    """Something to choose: a node, a place for several readers of one (`hub`), or where an output lies.
+
+    One that has a `twin` has each option twice, the second time as one with that variable: then it takes nothing.
+    """
 
     kind: str  # "node", "hub", "output"
     node: Node
     options: Sequence[Any]
-    number: int = 0  # of an output, or of a hub among those of a node
+    number: int = 0  # of an output, or of a hub among those of a node; of that beside a constraint BESIDE
+    twin: int | None = None
 
 
 class Value(NamedTuple):
@@ -51,11 +57,13 @@ class Model:
     factors: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
     constant: float = 0.0  # seconds that no choice changes
     of_node: dict[Node, int] = field(default_factory=dict)
-    hubs: dict[Node, list[int]] = field(default_factory=dict)
+    hubs: dict[Node, dict[int, int]] = field(default_factory=dict)  # by number
+    beside: Mapping[Node, Sequence[Node | None]] = field(default_factory=dict)  # readers of the hubs of that number
     outputs: list[int | None] = field(default_factory=list)
     inputs: dict[Node, int] = field(default_factory=dict)
     held: dict[int, list[int]] = field(default_factory=dict)  # of inputs and constants: the bytes of each option
     edges: list[tuple[int, int, Node, int]] = field(default_factory=list)  # from, to, the value, the operand's number
+    moves: list[int] = field(default_factory=list)  # of edges: the tables
     wheres: list[tuple[Shardings, Shardings]] = field(default_factory=list)  # of edges: where each option has the value
 
 
@@ -96,7 +104,8 @@ class Builder:
     """Makes the model of a program whose inputs, and perhaps outputs, have shardings or are open.
 
     `most` is the largest number of bytes that a device may hold of one step's operands and results; `exact` has the moves that
-    must be priced exactly even if that takes long.
+    must be priced exactly even if that takes long. What may be one in the program (`twins`) is one or apart; or, `relaxed`, all
+    but one of it is left out.
     """
 
     def __init__(
@@ -107,9 +116,13 @@ class Builder:
         hubs: Mapping[tuple[Node, int], Sequence[tuple[Node, int]]],
         most: float = math.inf,
         exact: Container[Any] = (),
-        shared: Shared = NOTHING,
+        twins: Twins | None = None,
+        relaxed: bool = False,
     ) -> None:
-        self.exact, self.shared = exact, shared
+        self.exact, self.twins = exact, twins or twins_of(program)
+        self.shared = self.twins.shared if relaxed else NOTHING
+        self.of, self.beside = ({}, {}) if relaxed else (self.twins.of, self.twins.beside)
+        self.joint = {*self.of, *self.of.values()}
         self.program, self.mesh, self.fixed, self.wanted, self.most = program, program.mesh, fixed, outputs, most
         self.more_hubs = hubs
         self.reads = program.reads
@@ -120,12 +133,13 @@ class Builder:
         self._places: dict[tuple[tuple[int, ...], bool], Shardings] = {}
         self._options: dict[Any, Any] = {}
         self._sizes: dict[Any, list[int]] = {}
-        self._several: dict[tuple[Node, Node], Value] = {}
+        self._several: dict[tuple[Node, Node | None], Value] = {}
+        self._sources: dict[tuple[int, int], int] = {}  # by variable and operand: which variable it reads
 
     def build(self) -> Model:
         """The model."""
-        self.model = Model(self.program, Tables(self._unit()))
-        for node in self.program.nodes:
+        self.model = Model(self.program, Tables(self._unit()), beside=self.beside)
+        for node in self.twins.order if self.of else self.program.nodes:
             self._add(node)
         for number, (node, there) in enumerate(zip(self.program.outputs, self.wanted, strict=True)):
             self._output(number, node, there)
@@ -147,6 +161,9 @@ class Builder:
 
     def _variable(self, variable: Variable, seconds: Any, key: Any = None) -> int:
         model, number = self.model, len(self.model.variables)
+        if variable.twin is not None:
+            variable.options = self._doubled(variable.options)
+            seconds, key = [*seconds, *[0.0] * len(seconds)], key and ("doubled", key)
         model.variables.append(variable)
         table = self._unary.get(key) if key is not None else None
         if table is None:
@@ -160,7 +177,21 @@ class Builder:
         """A variable for what an operation does; nothing if another may do it."""
         if node in self.shared.operations:
             seconds, key = [0.0] * len(options), ("free", len(options))
-        return self._variable(Variable("node", node, options), seconds, key)
+        return self._variable(Variable("node", node, options, twin=self._twin(node)), seconds, key)
+
+    def _twin(self, node: Node) -> int | None:
+        """The variable that one for a node may be one with: of the value that a constraint reads, of a like operation."""
+        other = self.of.get(node)
+        if other is None:
+            return None
+        return self.model.of_node[other] if isinstance(node.what, Apply) else self.values[other].variable
+
+    def _doubled(self, options: Sequence[Any]) -> tuple[Any, ...]:
+        """Options for apart, and again for as one."""
+        found: tuple[Any, tuple[Any, ...]] = self._options.setdefault(
+            (id(options), "doubled"), (options, (*options, *options))
+        )
+        return found[1]
 
     def _everywhere(self, shape: tuple[int, ...], any_order: bool = False) -> Shardings:
         found = self._places.get((shape, any_order))
@@ -229,11 +260,11 @@ class Builder:
     def _add_operation(self, node: Node) -> None:
         options = self._of(node)
         number = self._costing(node, options, [o.seconds for o in options], id(options))
-        for at, x in enumerate(node.nodes):
-            self._read(x, node, number, self._where(options, "operands", at), at, self._repeated(node, options, at))
+        self._read_all(node, number, options)
         self.model.of_node[node] = number
+        self._same_option(number)
         if len(node.types) == 1:
-            self._made(node, number, self._where(options, "results", 0))
+            self._made(node, number, self._where(self.model.variables[number].options, "results", 0))
 
     def _where(self, options: Any, kind: str, at: int) -> Shardings:
         key = (id(options), kind, at)
@@ -250,16 +281,16 @@ class Builder:
 
     def _add_place(self, node: Node, where: Shardings) -> None:
         """A value that is moved to where it is to lie."""
-        number = self._variable(Variable("node", node, where), np.zeros(len(where)), ("free", len(where)))
+        own = Variable("node", node, where, twin=self._twin(node))
+        number = self._variable(own, np.zeros(len(where)), ("free", len(where)))
         self._read(node.nodes[0], node, number, where, 0)
-        self._made(node, number, where)
+        self._made(node, number, tuple(own.options))
 
     def _add_control(self, node: Node) -> None:
         """A loop or a choice, as propagation lays it out from one of several places of what it reads."""
         options = controlled(self.program, node, self.fixed)
         number = self._costing(node, options, [option.seconds for option in options])
-        for at, x in enumerate(node.nodes):
-            self._read(x, node, number, self._where(options, "operands", at), at, self._repeated(node, options, at))
+        self._read_all(node, number, options)
         self.model.of_node[node] = number
         if len(node.types) == 1:
             self._made(node, number, self._where(options, "results", 0))
@@ -287,10 +318,13 @@ class Builder:
         """A value is there; if several read it, it may be moved once for all."""
         self.model.of_node[node] = number
         value = Value(number, where)
-        if self.reads[node] + self.program.outputs.count(node) > 1:
-            value = self._hub(node, value, 0)
+        if self.reads[node] + self.program.outputs.count(node) > 1 or node in self.joint:
+            first = value = self._hub(node, value, 0)
+            if node in self.beside:
+                first = self._hub(node, value, BESIDE)
+                self._several.update({(node, reader): first for reader in self.beside[node]})
             for at, readers in enumerate(self._readers(node), 1):
-                own = self._hub(node, value, at)
+                own = self._hub(node, first, at)
                 self._several.update({(node, reader): own for reader in readers})
         self.values[node] = value
 
@@ -304,36 +338,95 @@ class Builder:
     def _hub(self, node: Node, value: Value, number: int) -> Value:
         known = dict.fromkeys(value.where)
         where = (*known, *(s for s in self._everywhere(node.type.shape) if s not in known))
-        hub = self._variable(Variable("hub", node, where, number), np.zeros(len(where)), ("free", len(where)))
-        self.model.hubs.setdefault(node, []).append(hub)
+        other, twin = self.of.get(node), None
+        if other is not None and number == 0:
+            twin = self.model.hubs[other][BESIDE if other in self.beside else 0]
+        own = Variable("hub", node, where, number, twin)
+        hub = self._variable(own, np.zeros(len(where)), ("free", len(where)))
+        self.model.hubs.setdefault(node, {})[number] = hub
         self._edge(value, hub, where, node, -1)
-        return Value(hub, where)
+        self._same_option(hub)
+        return Value(hub, tuple(own.options))
 
-    def _repeated(self, node: Node, options: Sequence[Any], at: int) -> tuple[int, ...]:
-        """The options that want an operand where they want the same value as an earlier operand: it is moved once."""
-        same = [self._where(options, "operands", e) for e in range(at) if node.nodes[e] is node.nodes[at]]
-        if not same:
+    def _read_all(self, node: Node, number: int, options: Sequence[Any]) -> None:
+        """What an operation reads. Where it wants a value and an earlier operand that is the same, or is one with it, in one
+        place, that is moved once."""
+        for at, x in enumerate(node.nodes):
+            where, same = self._where(options, "operands", at), partial(self._same_place, node, options, at)
+            one = same([e for e, y in enumerate(node.nodes) if y is self.of.get(x)])
+            self._read(x, node, number, where, at, same([e for e in range(at) if node.nodes[e] is x]), one)
+
+    def _same_place(self, node: Node, options: Sequence[Any], at: int, others: Sequence[int]) -> tuple[int, ...]:
+        """The options that want an operand where they want one of some others."""
+        if not others:
             return ()
-        where = self._where(options, "operands", at)
+        where, same = self._where(options, "operands", at), [self._where(options, "operands", e) for e in others]
         return tuple([k for k, there in enumerate(where) if any(some[k] is there for some in same)])
 
     def _read(
-        self, node: Node, reader: Node, number: int, where: Shardings, at: int, free: tuple[int, ...] = ()
+        self,
+        node: Node,
+        reader: Node,
+        number: int,
+        where: Shardings,
+        at: int,
+        free: tuple[int, ...] = (),
+        one: tuple[int, ...] = (),
     ) -> None:
         if reader in self.shared.operations:
             free = tuple(range(len(where)))
-        self._edge(self._several.get((node, reader), self.values[node]), number, where, node, at, free)
+        self._edge(self._several.get((node, reader), self.values[node]), number, where, node, at, free, one)
 
     def _edge(
-        self, value: Value, number: int, where: Shardings, node: Node, at: int, free: tuple[int, ...] = ()
+        self,
+        value: Value,
+        number: int,
+        where: Shardings,
+        node: Node,
+        at: int,
+        free: tuple[int, ...] = (),
+        one: tuple[int, ...] = (),
     ) -> None:
+        """The moves of an operand. Those to `free` options count nothing, nor those to `one` where it is one with another."""
         kind = node.type
         if node in self.shared.values:
             free = tuple(range(len(where)))
-        table = self._moved(value.where, where, kind.shape, kind.dtype, free)
+        table, twin = self._moved(value.where, where, kind.shape, kind.dtype, free), self.model.variables[number].twin
+        self._sources[number, at] = value.variable
+        if one:
+            moves = self.model.tables.exact[table].copy()
+            moves[len(moves) // 2 :, list(one)] = 0.0
+            table = self.model.tables.seconds(moves)
+        if twin is not None:
+            table = self._as_one(table, value, twin, where, at)
+            where = self._doubled(where)
         self.model.factors.append(((value.variable, number), table))
         self.model.edges.append((value.variable, number, node, at))
+        self.model.moves.append(table)
         self.model.wheres.append((value.where, where))
+
+    def _as_one(self, table: int, value: Value, twin: int, where: Shardings, at: int) -> int:
+        """The moves of an operand, and again for a reader that is one with another variable: none if that reads the same."""
+        before = self.model.variables[value.variable]
+        if twin == value.variable:  # a constraint, which then has the value where it is
+            none = np.array([[here is there for there in where] for here in value.where])
+        elif self._sources[twin, at] == value.variable:
+            none = np.full((len(value.where), len(where)), True)
+        else:
+            one = before.twin is not None and before.twin == self._sources[twin, at]
+            none = np.arange(len(value.where))[:, None] >= len(value.where) // 2 if one else np.array(False)
+        moves = self.model.tables.exact[table]
+        return self.model.tables.seconds(np.hstack([moves, np.where(none & (moves >= 0), 0.0, np.inf)]))
+
+    def _same_option(self, number: int) -> None:
+        """A variable that is one with its twin has the option that this has."""
+        own = self.model.variables[number]
+        if own.twin is not None:
+            half, theirs = len(own.options) // 2, self.model.variables[own.twin].options
+            alike = [
+                [0.0 if k < half or mine is other else np.inf for k, mine in enumerate(own.options)] for other in theirs
+            ]
+            self.model.factors.append(((own.twin, number), self.model.tables.seconds(alike)))
 
     def _moved(
         self, before: Shardings, after: Shardings, shape: tuple[int, ...], dtype: Any, free: tuple[int, ...] = ()
@@ -355,5 +448,5 @@ class Builder:
             return
         where = (there.for_shape(node.type.shape),) if there is not None else self._everywhere(node.type.shape)
         own = self._variable(Variable("output", node, where, number), np.zeros(len(where)), ("free", len(where)))
-        self._edge(self.values[node], own, where, node, -1)
+        self._edge(self._several.get((node, None), self.values[node]), own, where, node, -1)
         self.model.outputs.append(own)

@@ -116,12 +116,12 @@ class Plan:
     @cached_property
     def _proved(self) -> Found:
         """The plan whose bound this one has."""
-        return self._search.bounding(self.found.proved or self.found)
+        return self._search.bounding(self.found)
 
     @cached_property
     def _least_compute(self) -> float:
         """Seconds that all computation takes at least, each operation by its quickest strategy."""
-        variables = [v for v in self.found.model.variables if v.node not in self._search.twins.operations]
+        variables = [v for v in self.found.model.variables if v.node not in self._search.twins.shared.operations]
         several = [v.options for v in variables if v.options and isinstance(v.options[0], Option)]
         return sum(min(option.compute for option in options) for options in several)
 
@@ -146,7 +146,7 @@ class Plan:
         found, proof = self._proved, self._proved.solution.proof
         return Certificate(
             found.program, found.fixed, tuple(found.outputs), found.hubs, found.exact, found.limit, tuple(proof.steps),
-            proof.tables, proof.shifts, proof.unit, proof.price, proof.budget, min(found.bound, self.found.time),
+            proof.tables, proof.shifts, proof.unit, proof.price, proof.budget, min(found.bound, self.found.time), found.relaxed,
         )  # fmt: skip
 
     # -- questions ----------------------------------------------------------------------------------------------------

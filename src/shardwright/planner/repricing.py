@@ -1,6 +1,7 @@
 """`Costs`: what every choice for a program costs, found from the program and the hardware of its mesh, for the check of a
 certificate. Shares no code with the model that the search makes, nor prices: those of moves are in `repriced_moves`, those of
-steps in `repriced_steps`. Which strategies an operation has, and how a loop is laid out, are facts that both read.
+operations in `repriced_operations`. Which strategies an operation has, how a loop is laid out, and which values may be one, are
+facts that both read.
 
 Values in equal places, of equal shapes, are of one `kind` (a number). What a node adds follows from the kinds that it reads,
 so each distinct node is priced once and the layers of a model cost a look-up.
@@ -15,27 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.kernels import KERNELS
 from shardwright.mesh import Mesh
-from shardwright.ops import OPS
-from shardwright.plan import (
-    Each,
-    FromLocal,
-    Local,
-    LocalStep,
-    OperationPlan,
-    Option,
-    ToLocal,
-    options_of,
-    problem_of,
-)
+from shardwright.plan import Each, FromLocal, LocalStep, ToLocal, options_of
 from shardwright.planner.repriced_moves import moves_of
-from shardwright.planner.repriced_programs import local_size, roofline, seconds_of_program
-from shardwright.planner.repriced_steps import seconds_of_local, seconds_of_steps
+from shardwright.planner.repriced_operations import PASSING, Roofline
+from shardwright.planner.repriced_programs import local_size, seconds_of_program
+from shardwright.planner.repriced_steps import seconds_of_local
 from shardwright.program.control_cost import controlled
 from shardwright.program.node import Apply, Constrain, Control, Given, Node, Pick, Settle
-from shardwright.program.twins import shared
-from shardwright.sharding import P, Sharding, layout_of
+from shardwright.program.twins import Shared, twins
+from shardwright.sharding import P, Sharding
 
 if TYPE_CHECKING:
     from shardwright.planner.certificate import Certificate
@@ -45,9 +35,6 @@ Scope = tuple[int, ...]
 Shardings = tuple[Sharding, ...]
 Value = tuple[int, int]  # a variable, and the kind of value that its options have
 _Placed = Constrain | Settle | ToLocal
-PASSING = frozenset(
-    ("reshape", "permute_dims", "broadcast_to", "astype", "rows")
-)  # operations that may give their operand
 
 
 class _Added(NamedTuple):
@@ -57,6 +44,14 @@ class _Added(NamedTuple):
     cost: int | None  # a table, like moves
     moves: tuple[int, ...]
     results: tuple[int, ...]
+
+
+class _Paired(NamedTuple):
+    """A variable that may be one with another, or another with it: which it reads, what each option is, the other if any."""
+
+    sources: tuple[int, ...]
+    marks: tuple[Any, ...]
+    other: int | None
 
 
 class Costs:
@@ -77,18 +72,26 @@ class Costs:
         self._operations: dict[Any, Any] = {}
         self._tight: dict[Any, bool] = {}
         self._values: dict[Node, Value] = {}
-        self._for: dict[tuple[Node, Node], Value] = {}  # what some readers of a value read
+        self._made: dict[Node, Value] = {}  # the same before it is moved for several readers
+        self._hubs: dict[Node, int] = {}  # the variable that most readers of a value read, if several do
+        self._for: dict[tuple[Node, Node | None], Value] = {}  # what some readers of a value read, None for an output
         self._sizes: dict[tuple[Sharding, tuple[int, ...]], int] = {}
-        self._shared = shared(self.program)
+        alike = twins(self.program)
+        relaxed = certificate.relaxed or not alike.exact
+        self._shared = alike.shared if relaxed else Shared()
+        self._of, self._beside = ({}, {}) if relaxed else (alike.of, alike.beside)
+        self._pairs = {*self._of, *self._of.values()}
+        self._paired: dict[int, _Paired] = {}  # variables that may be one
         self._reads = self.program.reads
         for node in self.program.outputs:
             self._reads[node] += 1
-        for node in self.program.nodes:
+        for node in alike.order:
             self._node(node)
         for node, there in zip(self.program.outputs, certificate.outputs, strict=True):
             if node.type.local is None:
                 key = "placed", *node.type[:2], there
-                self._put(key, (self._values[node],), partial(self._placed, node, there), free=(self._is_free(node),))
+                value = self._for.get((node, None), self._values[node])
+                self._put(key, (value,), partial(self._placed, node, there), free=(self._is_free(node),))
 
     @cached_property
     def most(self) -> float:
@@ -106,13 +109,13 @@ class Costs:
 
     def _own(self, node: Node) -> tuple[bool, ...]:
         """Which operands of an operation may be inputs or constants themselves; no matter where all that it touches fits."""
-        return tuple([self._may_be_held(x) for x in node.nodes]) if self._is_tight(node) else ()
+        return tuple([self.may_be_held(x) for x in node.nodes]) if self._is_tight(node) else ()
 
     def _is_tight(self, node: Node) -> bool:
         kinds = [*[x.type for x in node.nodes], *node.types]
         return sum([math.prod(kind.shape) * kind.dtype.itemsize for kind in kinds]) > self.most
 
-    def _may_be_held(self, node: Node) -> bool:
+    def may_be_held(self, node: Node) -> bool:
         """Whether a value may be the memory of an input: not if an operation computes it that never passes its operand on."""
         while isinstance(node.what, Constrain | Settle | Pick) or (
             isinstance(node.what, Apply) and node.what.name in PASSING
@@ -128,7 +131,12 @@ class Costs:
             operands = tuple([self._read(x, node) for x in node.nodes])
             scalars = () if len(node.nodes) == len(node.inputs) else tuple([_scalar(x) for x in node.inputs])
             key = what.name, what.attrs.key, scalars, None if operands else node.type[:2]
-            self._lies(node, self._put(key, operands, lambda: self._operation(node), node, self._free(node)))
+            made = partial(self._operation, node)
+            if node in self._pairs:
+                other = self._of.get(node)
+                self._lies(node, self._pair(operands, made(), None if other is None else self._made[other][0]))
+            else:
+                self._lies(node, self._put(key, operands, made, node, self._free(node)))
         elif isinstance(what, Given):
             if node.type.local is None:
                 there = self.about.fixed.get(node) or node.type.sharding
@@ -161,7 +169,10 @@ class Costs:
             there = what.sharding.for_shape(node.type.shape)
         operands = (self._read(node.nodes[0], node),)
         free = (self._is_free(node.nodes[0]),)
-        value = self._put(("placed", *node.type[:2], there), operands, lambda: self._placed(node, there), free=free)
+        if node in self._of:
+            value = self._pair(operands, self._placed(node, there), operands[0][0])
+        else:
+            value = self._put(("placed", *node.type[:2], there), operands, lambda: self._placed(node, there), free=free)
         if not isinstance(what, ToLocal):
             self._lies(node, value)
 
@@ -175,8 +186,7 @@ class Costs:
     ) -> Value:
         """Adds a variable and its factors; gives it with the kind of its first result. Moves of operands may be `free`, and
         what is done once these are there, if one more is."""
-        twice = len(operands) > 1 and len(set(operands)) < len(operands)
-        once = tuple([operands.index(x) for x in operands]) if twice else ()
+        once = self._once(operands)
         free = free if True in free else ()
         full: tuple[Any, ...] = (key, once, free, *[kind for _, kind in operands])
         if operation is not None:
@@ -188,23 +198,94 @@ class Costs:
         added = self._added.get(full)
         if added is None:
             count, cost, wanted, results = make()
-            moves = [self._move(kind, at) for (_, kind), at in zip(operands, wanted, strict=True)]
-            moves = [self._moved_once(table, at, once, wanted) for at, table in enumerate(moves)] if once else moves
+            moves = self._moves(operands, wanted)
             if free:
                 moves = [
                     self._nothing(table) if is_free else table for table, is_free in zip(moves, free, strict=False)
                 ]
                 cost = None if len(free) > len(moves) and free[-1] else cost
             added = self._added[full] = _Added(count, cost, tuple(moves), results)
+        return self._variable(operands, added)
+
+    def _variable(self, operands: tuple[Value, ...], added: _Added) -> Value:
         variable = len(self.counts)
         self.counts.append(added.options)
         if added.cost is not None:
-            self.scopes.append((variable,))
-            self.uses.append(added.cost)
+            self._factor((variable,), added.cost)
         for (source, _), table in zip(operands, added.moves, strict=True):
-            self.scopes.append((source, variable))
-            self.uses.append(table)
+            self._factor((source, variable), table)
         return variable, added.results[0] if added.results else -1
+
+    def _factor(self, scope: Scope, table: int) -> None:
+        self.scopes.append(scope)
+        self.uses.append(table)
+
+    def _moves(self, operands: tuple[Value, ...], wanted: Sequence[Shardings]) -> list[int]:
+        moves = [self._move(kind, at) for (_, kind), at in zip(operands, wanted, strict=True)]
+        for at, (first, other) in enumerate(self._once(operands)):
+            if first < at:
+                moves[at] = self._moved_once(
+                    moves[at], 0, wanted[at], [wanted[e] for e in range(at) if operands[e] == operands[at]]
+                )
+            if other >= 0:
+                half = len(self.tables[moves[at]]) // 2
+                moves[at] = self._moved_once(moves[at], half, wanted[at], [wanted[other]])
+        return moves
+
+    def _once(self, operands: tuple[Value, ...]) -> tuple[tuple[int, int], ...]:
+        """For each operand the first that is the same value, and one that it may be one with or -1; () where there are none."""
+        if len(operands) < 2:
+            return ()
+        sources = [source for source, _ in operands]
+        others = [self._paired[v].other if v in self._paired else None for v in sources]
+        found = [
+            (operands.index(x), sources.index(v) if v in sources else -1) for x, v in zip(operands, others, strict=True)
+        ]
+        return tuple(found) if len(set(operands)) < len(operands) or not set(others).isdisjoint(sources) else ()
+
+    # -- what may be one ----------------------------------------------------------------------------------------------
+
+    def _pair(self, operands: tuple[Value, ...], made: Any, other: int | None) -> Value:
+        """Adds a variable that may be one with another, or that another may be one with. In the first case each option is there
+        twice: as one it takes nothing, and is possible where it has the other's option and reads what is one with what that
+        reads; a constraint, where the value that it reads is in its place."""
+        count, cost, wanted, results = made
+        marks = (*zip(*wanted, *[self._kinds[kind][0] for kind in results], strict=True),)
+        moves = self._moves(operands, wanted)
+        if other is not None:
+            count, marks = 2 * count, 2 * marks
+            cost = None if cost is None else self._table(np.append(self.tables[cost], np.zeros(count // 2)))
+            moves = [self._as_one(table, operands, at, wanted, other) for at, table in enumerate(moves)]
+            kinds = [(2 * where, *kind) for where, *kind in [self._kinds[number] for number in results]]
+            results = range(len(self._kinds), len(self._kinds) + len(kinds))
+            self._kinds += kinds
+        variable, kind = self._variable(operands, _Added(count, cost, tuple(moves), tuple(results)))
+        sources = tuple([source for source, _ in operands])
+        self._paired[variable] = _Paired(sources, marks, other)
+        if other is not None and other not in sources:
+            half, theirs = count // 2, self._paired[other].marks
+            self._factor(
+                (other, variable),
+                self._impossible([[k >= half and m != n for k, m in enumerate(marks)] for n in theirs]),
+            )
+        return variable, kind
+
+    def _as_one(self, table: int, operands: tuple[Value, ...], at: int, wanted: Sequence[Shardings], other: int) -> int:
+        source, kind = operands[at]
+        where, own = self._kinds[kind][0], self._paired.get(source)
+        if source == other:
+            possible = np.array([[here is there for there in wanted[at]] for here in where])
+        else:
+            theirs = self._paired[other].sources[at]
+            one = own is not None and own.other == theirs
+            possible = np.full((len(where), len(wanted[at])), source == theirs)
+            possible[len(where) // 2 :] |= one
+        return self._table(np.hstack([self.tables[table], self.tables[self._impossible(~possible)]]))
+
+    def _impossible(self, where: Any) -> int:
+        return self._table(np.where(where, np.inf, 0.0))
+
+    # -- where values lie ---------------------------------------------------------------------------------------------
 
     def _is_free(self, node: Node) -> bool:
         """Whether moves of a value count nothing, since something else may make them."""
@@ -220,35 +301,38 @@ class Costs:
     def _nothing(self, table: int) -> int:
         return self._table(np.zeros_like(self.tables[table]))
 
-    def _moved_once(self, table: int, at: int, once: tuple[int, ...], wanted: Sequence[Shardings]) -> int:
-        """The moves of an operand, without those that earlier operands make that are the same value."""
-        same = [wanted[e] for e in range(at) if once[e] == once[at]]
-        if not same:
-            return table
+    def _moved_once(self, table: int, first: int, wanted: Shardings, others: Sequence[Shardings]) -> int:
+        """The moves of an operand, from some place on, without those that other operands make that are the same value."""
         units = self.tables[table].copy()
-        units[:, [k for k, there in enumerate(wanted[at]) if any(some[k] is there for some in same)]] = 0.0
+        units[first:, [k for k, there in enumerate(wanted) if any(some[k] is there for some in others)]] = 0.0
         return self._table(units)
 
     def _lies(self, node: Node, value: Value) -> None:
         """A value lies somewhere; if several read it, it may be moved once for them."""
-        if self._reads[node] > 1 and len(node.types) == 1:
-            free = self._is_free(node)
-            value = self._hub(value, free)
+        self._made[node] = value
+        if len(node.types) == 1 and (self._reads[node] > 1 or node in self._pairs):
+            free, other = self._is_free(node), self._of.get(node)
+            theirs = None if other is None else self._hubs[other]
+            first = value = self._hub(value, free, node in self._pairs, theirs)
+            if node in self._beside:
+                first = self._hub(value, free, True)
+                self._for.update({(node, reader): first for reader in self._beside[node]})
+            self._hubs[node] = first[0]
             at = 1
             while (node, at) in self.about.hubs:
-                own = self._hub(value, free)
+                own = self._hub(first, free)
                 self._for.update({(node, reader): own for reader, _ in self.about.hubs[node, at]})
                 at += 1
         self._values[node] = value
 
-    def _hub(self, value: Value, free: bool) -> Value:
+    def _hub(self, value: Value, free: bool, paired: bool = False, other: int | None = None) -> Value:
         def made() -> Any:
             where, shape, dtype = self._kinds[value[1]]
             known = dict.fromkeys(where)
             every = (*known, *[s for s in self._places(shape) if s not in known])
             return len(every), None, (every,), (self._kind(every, shape, dtype),)
 
-        return self._put("hub", (value,), made, free=(free,))
+        return self._pair((value,), made(), other) if paired else self._put("hub", (value,), made, free=(free,))
 
     def _read(self, node: Node, reader: Node) -> Value:
         return (self._for and self._for.get((node, reader))) or self._values[node]
@@ -289,7 +373,7 @@ class Costs:
         operands = [x.type[:2] if isinstance(x, Node) else x for x in node.inputs]
         key = what.name, what.attrs.key, *[k if isinstance(k, tuple) else _scalar(k) for k in operands], self._own(node)
         if key not in self._operations:
-            every, roofline = options_of(what.name, operands, what.attrs, self.mesh), _Roofline(self, node, operands)
+            every, roofline = options_of(what.name, operands, what.attrs, self.mesh), Roofline(self, node, operands)
             if self._is_tight(node):
                 every = tuple([option for option in every if roofline.sure(option) <= self.most]) or every
             self._operations[key] = self._options(node, every, roofline.seconds)
@@ -344,75 +428,6 @@ class Costs:
                 self.moves.seconds(where, wanted, shape, dtype, self.about.exact)
             )
         return found
-
-
-class _Roofline:
-    """The seconds of an operation's strategies: its local computations, and what devices exchange between them."""
-
-    def __init__(self, costs: Costs, node: Node, operands: Sequence[Any]) -> None:
-        self.costs, self.node, self.operands = costs, node, operands
-        self.name, self.attrs = node.what.name, node.what.attrs
-        whole = Sharding(costs.mesh)
-        kinds = [(layout_of(whole.for_shape(k[0]), k[0]), k[1]) if isinstance(k, tuple) else k for k in operands]
-        self.problem, _ = problem_of(OPS[self.name], kinds, self.attrs)
-        self.rule = rule = self.problem.rule
-        self.one = self.name in KERNELS and not (rule.rows or rule.prefix or rule.agrees or rule.selects)
-        self.arrays = [(x.type.shape, x.type.dtype.itemsize) for x in node.nodes]
-        self.results = [(rule.out_shape(at), kind.dtype.itemsize) for at, kind in enumerate(node.types)]
-        self._held: dict[Shardings, int] = {}
-
-    def seconds(self, option: Option) -> float:
-        """Of one strategy."""
-        if self.one and not (self.rule.normalizes and option.results[0].partial):
-            return self._last(option)
-        chip, total = self.costs.chip, 0.0
-        left = iter(option.operands)
-        kinds = [(layout_of(next(left), k[0]), k[1]) if isinstance(k, tuple) else k for k in self.operands]
-        plan = OperationPlan(OPS[self.name], kinds, self.attrs, option.strategy)
-        for at, line in enumerate(plan.instructions):
-            what: Any = line.what
-            if not isinstance(what, Local):
-                total += seconds_of_steps([what])
-            elif at + 1 == len(plan.instructions):
-                total += self._last(option)
-            else:
-                arrays = [
-                    *zip(what.operands, what.call.dtypes, strict=True),
-                    *zip(what.results, what.call.result_dtypes, strict=True),
-                ]
-                touched = sum(
-                    self.costs.local_size(held.sharding, held.shape) * dtype.itemsize for held, dtype in arrays
-                )
-                total += touched / chip.memory_bandwidth
-        return total
-
-    def held(self, option: Option) -> int:
-        """Bytes that a device holds of operands and results."""
-        found = self._held.get(option.operands + option.results)
-        if found is None:
-            arrays = zip(option.operands + option.results, self.arrays + self.results, strict=True)
-            found = sum([self.costs.local_size(s, shape) * item for s, (shape, item) in arrays])
-            self._held[option.operands + option.results] = found
-        return found
-
-    def sure(self, option: Option) -> int:
-        """Bytes that a device holds at least beside inputs: equal operands once, what passes an operand on not again, and of an
-        operation in several steps the largest value alone."""
-        size, node = self.costs.local_size, self.node
-        several: dict[Any, int] = {}
-        for x, there in zip(node.nodes, option.operands, strict=True):
-            if not self.costs._may_be_held(x):
-                several[*x.type[:2], there] = size(there, x.type.shape) * x.type.dtype.itemsize
-        if self.name not in PASSING:
-            for at, (there, kind) in enumerate(zip(option.results, node.types, strict=True)):
-                several[at] = size(there, kind.shape) * kind.dtype.itemsize
-        single = self.one and not self.rule.normalizes
-        return (sum if single else max)([*several.values(), 0])
-
-    def _last(self, option: Option) -> float:
-        """The local computation that gives the results, or the only one."""
-        placement, dtype = option.strategy.placement, self.problem.work_dtype
-        return roofline(self.costs.mesh, OPS[self.name], self.rule, placement, self.held(option), dtype)
 
 
 def placements(mesh: Mesh, shape: tuple[int, ...], any_order: bool = False) -> Shardings:

@@ -15,14 +15,14 @@ from shardwright.plan import moves_that_count_less
 from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of
 from shardwright.planner.easing import ROUNDING, Easing, rounds_of
 from shardwright.planner.least import Least, Needs
-from shardwright.planner.model import NOTHING, Builder, Model
+from shardwright.planner.model import Builder, Model
 from shardwright.planner.small import Holding
 from shardwright.planner.solving import Sizes, Solution, Solver
 from shardwright.program import Explanation, explained, peak_bytes
 from shardwright.program.node import Constrain, Control, Node, Pick, Program
 from shardwright.program.planned import Decision, partition_by
 from shardwright.program.rows import size
-from shardwright.program.twins import Shared, shared
+from shardwright.program.twins import Twins, twins
 from shardwright.sharding import Sharding
 
 ROUNDS = 8  # of lowering the budget for what is held throughout
@@ -44,6 +44,7 @@ class Found:
     exact: frozenset[Moved]
     solution: Solution
     counted: bool = True  # whether the solution's cost is what it takes, and not what it takes at most
+    relaxed: bool = False  # whether all but one of what may be one was left out
     proved: "Found | None" = None  # the solution whose bound it has, if another
 
     @cached_property
@@ -71,7 +72,12 @@ class Found:
     @cached_property
     def time(self) -> float:
         """Seconds."""
-        return self.solution.cost + self.model.constant if self.counted else self.explanation.seconds("none")
+        return self.cost if self.counted else self.explanation.seconds("none")
+
+    @property
+    def cost(self) -> float:
+        """Seconds, as the model counts them."""
+        return self.solution.cost + self.model.constant
 
     @property
     def bound(self) -> float:
@@ -95,9 +101,9 @@ class Search:
         fixed: Mapping[Node, Sharding],
         outputs: Sequence[Sharding | None],
         limit: float,
-        shared: Shared = NOTHING,
+        relaxed: bool = False,
     ) -> None:
-        self.program, self.fixed, self.limit, self.shared = program, dict(fixed), limit, shared
+        self.program, self.fixed, self.limit, self.relaxed = program, dict(fixed), limit, relaxed
         # A constrained result lies there, its partial axes reduced, as by propagation: a free move elsewhere would change it.
         self.outputs = [
             node.what.sharding.replace(partial=()) if there is None and isinstance(node.what, Constrain) else there
@@ -115,7 +121,9 @@ class Search:
         return self if math.isinf(self.limit) else Search(self.program, self.fixed, self.outputs, math.inf)
 
     def _model(self, most: float) -> Model:
-        return Builder(self.program, self.fixed, self.outputs, self.hubs, most, self.exact, self.shared).build()
+        return Builder(
+            self.program, self.fixed, self.outputs, self.hubs, most, self.exact, self.twins, self.relaxed
+        ).build()
 
     @cached_property
     def model(self) -> Model:
@@ -267,17 +275,19 @@ class Search:
         return solver.smallest(measure(self.holding(solver.model)))
 
     @cached_property
-    def twins(self) -> Shared:
-        """What the program may do once, and the model counts several times."""
-        return shared(self.program)
+    def twins(self) -> Twins:
+        """What the program may do once."""
+        return twins(self.program)
 
     def bounding(self, found: Found) -> Found:
-        """A plan whose bound is that of all plans within the budget of one that was found: where values may be one, what is
-        computed and moved for both counts once."""
-        if not self.twins.values:
-            return found
-        search = Search(self.program, found.fixed, found.outputs, found.limit, self.twins)
-        every = search.solved({}, found.solution.proof.budget, mixed=False)
+        """The plan whose bound one has that was found; where something is done once that the model counts several times, one
+        whose bound is that of all plans within the budget: what may be one counts once."""
+        proved = found.proved or found
+        counted = self.twins.exact and all(some.time >= some.cost * (1 - ROUNDING) for some in (found, proved))
+        if counted or not self.twins.shared.values:
+            return proved
+        search = Search(self.program, proved.fixed, proved.outputs, proved.limit, relaxed=True)
+        every = search.solved({}, proved.solution.proof.budget, mixed=False)
         assert every is not None
         return every
 
@@ -301,7 +311,8 @@ class Search:
                     dict(self.hubs),
                     frozenset(self.exact),
                     solution,
-                    solution.cheapest and not self.twins.values,
+                    solution.cheapest and not self.twins.shared.values,
+                    self.relaxed,
                 )
             self.exact |= unpriced
             self.hubs.update(again)

@@ -24,7 +24,9 @@ class Decision:
     strategies: dict[Node, Strategy] = field(default_factory=dict)
     operands: dict[Node, tuple[Sharding, ...]] = field(default_factory=dict)  # of loops and choices
     hubs: dict[Node, Sharding] = field(default_factory=dict)  # where a value is moved once for all who read it
-    several: dict[tuple[Node, Node], Sharding] = field(default_factory=dict)  # by value and reader: once more, for some
+    several: dict[tuple[Node, Node | None], tuple[Sharding, ...]] = field(
+        default_factory=dict
+    )  # by value and reader, None for an output: where it is moved once more, for some
     outputs: list[Sharding | None] = field(default_factory=list)
 
     def on(self, same: Mapping[Node, Node]) -> "Decision":
@@ -34,7 +36,7 @@ class Decision:
             {same[node]: s for node, s in self.strategies.items()},
             {same[node]: s for node, s in self.operands.items()},
             {same[node]: s for node, s in self.hubs.items()},
-            {(same[value], same[reader]): s for (value, reader), s in self.several.items()},
+            {(same[value], reader and same[reader]): s for (value, reader), s in self.several.items()},
             self.outputs,
         )
 
@@ -57,8 +59,9 @@ class ByPlan(WithControl):
         source = value.source if reader is None else reader.source
         if isinstance(value.what, Input) and value in self.decision.hubs:
             made = moved(self.graph, made, self.decision.hubs[value], source)
-        there = None if reader is None else self.decision.several.get((value, reader))
-        return made if there is None else moved(self.graph, made, there, source)
+        for there in self.decision.several.get((value, reader), ()):
+            made = moved(self.graph, made, there, source)
+        return made
 
     def _operation(self, node: Node, what: Apply) -> Node:
         strategy = self.decision.strategies[node]
