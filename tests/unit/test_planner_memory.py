@@ -311,3 +311,9 @@ def test_the_rules_of_a_plan_within_memory_find_no_better_one(seed, part):
     assert again.time == pytest.approx(plan.time, rel=1e-9)
     assert plan.certificate.check()
     assert plan.memory <= limit
+
+
+def test_more_memory_than_a_number_holds_is_no_limit():
+    first, *others = [planned("product", MESHES["x=2"], memory=memory) for memory in (math.inf, 10**400, 1e300)]
+    assert all(plan.places == first.places and plan.budget == first.budget for plan in others[:1])
+    assert others[1].time == first.time

@@ -44,6 +44,7 @@ LAYERS = [
     ["cli_hardware", "cli_mlir", "cli_models"],
     ["cli_plan"],
     ["cli"],
+    ["__main__"],
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 
@@ -150,6 +151,13 @@ def test_the_command_line_explains_itself(capsys):
     assert main([]) == 0
     printed = capsys.readouterr().out
     assert all(command in printed for command in ("demo", "run", "mlir"))
+
+
+def test_the_package_is_the_command_line():
+    done = subprocess.run(
+        [sys.executable, "-m", "shardwright", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().endswith(sw.__version__)
 
 
 def test_the_comparisons_can_fail():

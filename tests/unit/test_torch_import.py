@@ -189,6 +189,8 @@ def test_an_exported_program_is_loaded_as_it_is(perceptron):
     assert_close(model.sjit(EVEN, RULES)(x), module(x))
     with pytest.raises(ModelError, match="has its example inputs already"):
         sw.torch.load(torch.export.export(module, (x,)), x)
+    with pytest.raises(ModelError, match="exported for torch tensors; got ndarray"):
+        sw.torch.load(torch.nn.Linear(4, 4), np.zeros((2, 4), np.float32))
     with pytest.raises(ModelError, match="takes a module or an ExportedProgram; got int"):
         sw.torch.load(3)
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -279,7 +280,7 @@ def auto(
     call = jit.traced(args, mesh)
     if not call.arrays:
         raise ProgramError(f"auto places the arrays that a function works on, and {jit.__name__} got none.")
-    limit = mesh.hardware.chip.memory if memory is None else float(memory)
+    limit = mesh.hardware.chip.memory if memory is None else math.inf if memory > sys.float_info.max else float(memory)
     search = Search(call.program, _given(call, mesh, fixed or {}, rules), call.out_shardings, limit)
     return Plan(jit, mesh, call, search, overlap)
 
@@ -294,7 +295,9 @@ def _check(fn: Any, mesh: Any, memory: Any, fixed: Any, overlap: Any) -> None:
         raise PlanError(f"auto(fn, mesh, *args) plans for a function; got {fn!r} in its place.")
     if fixed is not None and not isinstance(fixed, Mapping):
         raise PlanError(f"fixed has shardings by name, such as {{'ids': P('dp')}}; got {fixed!r}.")
-    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, Real) or not float(memory) > 0):
+    if memory is not None and (
+        isinstance(memory, bool) or not isinstance(memory, Real) or memory <= 0 or memory != memory
+    ):
         raise PlanError(f"memory is how many bytes a device may hold, a positive number such as 80e9; got {memory!r}.")
 
 

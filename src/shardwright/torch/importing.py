@@ -50,6 +50,12 @@ def load(model: Any, *inputs: Any, **named: Any) -> Imported:
 
 def exported_of(module: torch.nn.Module, inputs: Any, named: dict[str, Any]) -> torch.export.ExportedProgram:
     """A module exported for these inputs."""
+    for leaf in pytree.tree_leaves((inputs, named)):
+        if isinstance(leaf, np.ndarray | np.generic | Array | ShapeDtype):
+            raise ModelError(
+                f"{type(module).__name__} is exported for torch tensors; got {type(leaf).__name__}. Pass torch.as_tensor(x), "
+                f"or torch.empty(shape, device='meta') for a shape alone."
+            )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of tracing, by torch and by the model
         try:

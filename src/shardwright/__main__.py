@@ -1,0 +1,7 @@
+"""`python -m shardwright`: the command line."""
+
+import sys
+
+from shardwright.cli import main
+
+sys.exit(main())
