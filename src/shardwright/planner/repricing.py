@@ -237,11 +237,13 @@ class Costs:
         if len(operands) < 2:
             return ()
         sources = [source for source, _ in operands]
-        others = [self._paired[v].other if v in self._paired else None for v in sources]
-        found = [
-            (operands.index(x), sources.index(v) if v in sources else -1) for x, v in zip(operands, others, strict=True)
-        ]
-        return tuple(found) if len(set(operands)) < len(operands) or not set(others).isdisjoint(sources) else ()
+        others = [self._paired[v].other if v in self._paired else None for v in sources] if self._paired else []
+        if len(set(sources)) == len(sources) and set(others).isdisjoint(sources):
+            return ()
+        others = others or [None] * len(sources)
+        return tuple(
+            [(sources.index(v), sources.index(u) if u in sources else -1) for v, u in zip(sources, others, strict=True)]
+        )
 
     # -- what may be one ----------------------------------------------------------------------------------------------
 
