@@ -8,7 +8,7 @@ so each distinct node is priced once and the layers of a model cost a look-up.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import permutations, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +45,7 @@ Scope = tuple[int, ...]
 Shardings = tuple[Sharding, ...]
 Value = tuple[int, int]  # a variable, and the kind of value that its options have
 _Placed = Constrain | Settle | ToLocal
+MOST_OPERATIONS = 256  # whose strategies are kept
 PASSING = frozenset(
     ("reshape", "permute_dims", "broadcast_to", "astype", "rows")
 )  # operations that may give their operand
@@ -70,6 +71,8 @@ class Costs:
         self.scopes: list[Scope] = []  # of factors, and their tables by number
         self.uses: list[int] = []
         self.tables: list[Table] = []
+        self._moves: list[tuple[int, Callable[[], Table]]] = []  # tables of moves, which are priced once all are known
+        self._asked: dict[int, tuple[Shardings, Shardings, tuple[int, ...], Any]] = {}  # what these are
         self.constant = 0.0
         self._kinds: list[tuple[Shardings, tuple[int, ...], Any]] = []
         self._numbers: dict[Any, int] = {}  # of kinds and of tables
@@ -89,6 +92,7 @@ class Costs:
             if node.type.local is None:
                 key = "placed", *node.type[:2], there
                 self._put(key, (self._values[node],), partial(self._placed, node, there), free=(self._is_free(node),))
+        self._price_moves()
 
     @cached_property
     def most(self) -> float:
@@ -141,7 +145,10 @@ class Costs:
         elif isinstance(what, Control):
             operands = tuple([self._read(x, node) for x in node.nodes])
             layouts = controlled(self.program, node, self.about.fixed)
-            made = partial(self._options, node, layouts, _laid_out)
+
+            def made() -> Any:
+                return self._options(node, layouts, [seconds_of_program(option.program) for option in layouts])
+
             self._lies(node, self._put(node, operands, made, free=self._free(node)))
         elif isinstance(what, LocalStep):
             self.constant += seconds_of_local(what)
@@ -218,16 +225,21 @@ class Costs:
         return (*[own or self._is_free(x) for x in node.nodes], own)
 
     def _nothing(self, table: int) -> int:
-        return self._table(np.zeros_like(self.tables[table]))
+        return self._later(lambda: np.zeros_like(self.tables[table]))
 
     def _moved_once(self, table: int, at: int, once: tuple[int, ...], wanted: Sequence[Shardings]) -> int:
         """The moves of an operand, without those that earlier operands make that are the same value."""
         same = [wanted[e] for e in range(at) if once[e] == once[at]]
         if not same:
             return table
-        units = self.tables[table].copy()
-        units[:, [k for k, there in enumerate(wanted[at]) if any(some[k] is there for some in same)]] = 0.0
-        return self._table(units)
+        gone = [k for k, there in enumerate(wanted[at]) if any(some[k] is there for some in same)]
+
+        def made() -> Table:
+            units = self.tables[table].copy()
+            units[:, gone] = 0.0
+            return units
+
+        return self._later(made)
 
     def _lies(self, node: Node, value: Value) -> None:
         """A value lies somewhere; if several read it, it may be moved once for them."""
@@ -290,13 +302,23 @@ class Costs:
         key = what.name, what.attrs.key, *[k if isinstance(k, tuple) else _scalar(k) for k in operands], self._own(node)
         if key not in self._operations:
             every, roofline = options_of(what.name, operands, what.attrs, self.mesh), _Roofline(self, node, operands)
+            found = dict(zip(map(id, every), self._strategies(key[:-1], every, roofline), strict=True))
             if self._is_tight(node):
                 every = tuple([option for option in every if roofline.sure(option) <= self.most]) or every
-            self._operations[key] = self._options(node, every, roofline.seconds)
+            self._operations[key] = self._options(node, every, [found[id(option)] for option in every])
         return self._operations[key]
 
-    def _options(self, node: Node, options: Sequence[Any], seconds: Callable[[Any], float]) -> Any:
-        cost = self._seconds_table([seconds(option) for option in options])
+    def _strategies(self, key: Any, every: tuple[Option, ...], roofline: "_Roofline") -> list[float]:
+        """What all strategies of an operation take; kept for the next check, as long as the list of them is the same."""
+        known = _known_strategies(self.mesh)
+        if key not in known or known[key][0] is not every:
+            if len(known) >= MOST_OPERATIONS:
+                known.clear()
+            known[key] = every, [roofline.seconds(option) for option in every]
+        return known[key][1]
+
+    def _options(self, node: Node, options: Sequence[Any], seconds: Sequence[float]) -> Any:
+        cost = self._seconds_table(seconds)
         wanted = tuple([tuple([o.operands[at] for o in options]) for at in range(len(node.nodes))])
         results = [(tuple([o.results[at] for o in options]), *kind[:2]) for at, kind in enumerate(node.types)]
         if len(results) == 1:
@@ -340,10 +362,26 @@ class Costs:
         key = "move", kind, wanted
         found = self._numbers.get(key)
         if found is None:
-            found = self._numbers[key] = self._seconds_table(
-                self.moves.seconds(where, wanted, shape, dtype, self.about.exact)
-            )
+            found = self._numbers[key] = len(self.tables)
+            self._asked[found] = where, wanted, shape, dtype
+            self._later(lambda: self.tables[found] / self.about.unit)
         return found
+
+    def _later(self, made: Callable[[], Table]) -> int:
+        self.tables.append(np.zeros(()))
+        self._moves.append((len(self.tables) - 1, made))
+        return len(self.tables) - 1
+
+    def _price_moves(self) -> None:
+        """Fills in the tables of moves; equal ones are one."""
+        seconds = self.moves.several(list(self._asked.values()), self.about.exact)
+        for number, table in zip(self._asked, seconds, strict=True):
+            self.tables[number] = table
+        same = list(range(len(self.tables)))
+        for number, made in self._moves:
+            units = self.tables[number] = made()
+            same[number] = self._numbers.setdefault((units.shape, units.tobytes()), number)
+        self.uses = [same[table] for table in self.uses]
 
 
 class _Roofline:
@@ -431,8 +469,10 @@ def placements(mesh: Mesh, shape: tuple[int, ...], any_order: bool = False) -> S
     return tuple([s for _, _, s in sorted(found, key=lambda entry: entry[:2])])
 
 
-def _laid_out(option: Any) -> float:
-    return seconds_of_program(option.program)
+@lru_cache(maxsize=16)
+def _known_strategies(mesh: Mesh) -> dict[Any, tuple[tuple[Option, ...], list[float]]]:
+    """What the strategies of operations take, with these."""
+    return {}
 
 
 def _scalar(x: Any) -> Any:
