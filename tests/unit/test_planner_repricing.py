@@ -18,6 +18,7 @@ from shardwright.planner import model, repricing
 from shardwright.planner.repriced_links import Links
 from shardwright.planner.repriced_moves import Moves
 from shardwright.planner.repriced_programs import seconds_of_program
+from shardwright.planner.repriced_rows import Finder
 from shardwright.planner.repriced_steps import seconds_of_steps
 from shardwright.planner.repricing import placements
 from shardwright.sharding import Sharding
@@ -126,6 +127,32 @@ def test_a_partial_value_moves_over_equal_blocks_if_its_exchange_would_not():
     steps = sum(step.time for step in move_steps(source, target, shape, F4))
     for price in (move_matrix, Moves(mesh).seconds):
         assert price((source,), (target,), shape, F4)[0, 0] <= steps * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tensors_that_are_asked_for_together_count_as_alone(seed):
+    rng = np.random.default_rng(3000 + seed)
+    mesh, asked = random_mesh(rng, most=4), []
+    for _ in range(6):
+        shape = tuple(int(n) for n in rng.choice([1, 8, 12, 30, 64, 1024], rng.integers(0, 4)))
+        before, after = (tuple(random_sharding(rng, mesh, shape, some) for _ in range(6)) for some in (True, False))
+        asked += [(before, after, shape, F4), (before, after, (*shape, 1)[: len(shape)], np.dtype("f2"))]
+    together = Moves(mesh).several(asked)
+    for key, seconds in zip(asked, together, strict=True):
+        np.testing.assert_allclose(seconds, Moves(mesh).seconds(*key), rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_longer_chains_that_are_not_looked_for_take_no_less(monkeypatch, seed):
+    rng = np.random.default_rng(4000 + seed)
+    mesh, rank = random_mesh(rng, most=4), int(rng.integers(1, 5))
+    for size in (1, 64, 4096):
+        shape = (mesh.size * size,) * rank
+        before, after = (tuple(random_sharding(rng, mesh, shape, False) for _ in range(8)) for _ in range(2))
+        seconds = Moves(mesh).seconds(before, after, shape, F4)
+        with monkeypatch.context() as patch:
+            patch.setattr(Finder, "least_of_long", lambda _, moves: (np.full(len(moves.source), -np.inf),) * 2)
+            np.testing.assert_allclose(Moves(mesh).seconds(before, after, shape, F4), seconds, rtol=1e-12)
 
 
 def test_prices_do_not_depend_on_what_was_asked_before():

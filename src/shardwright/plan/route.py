@@ -9,7 +9,7 @@ and a permute rearranges all lists at once as long as each dim keeps its number 
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -165,19 +165,24 @@ class Change:
         return self.product([p for old, _ in _suffixes(self.was, self.becomes) for p in old if p in self.wanted])
 
     def _chains(self, deep: int) -> list[list[Hop]]:
+        middles = self.middles(deep)
+        return [[*self.grown(some[0]), *self._between(some), *self._shrunk(some[-1])] for some in middles]
+
+    def middles(self, deep: int) -> list[tuple[State, ...]]:
+        """The states from the one after all slices to the one before all gathers, of each chain."""
         new = [self._runs(axes, self.held) for axes in self.becomes]
         sliced_first = [
             sorted((r for run in runs for r in _by_reduction(run, self.reduced)), key=self._reduces) for runs in new
         ]
-        found = self._chains_over(new, deep, False)
+        found = self._middles_over(new, deep, False)
         if self.reduced and [r for runs in sliced_first for r in runs] != [r for runs in new for r in runs]:
-            found += self._chains_over(sliced_first, deep, True)
+            found += self._middles_over(sliced_first, deep, True)
         return found
 
     def _reduces(self, run: tuple[str, ...]) -> bool:
         return run[0] in self.reduced
 
-    def _chains_over(self, new: list[list[tuple[str, ...]]], deep: int, in_order: bool) -> list[list[Hop]]:
+    def _middles_over(self, new: list[list[tuple[str, ...]]], deep: int, in_order: bool) -> list[tuple[State, ...]]:
         was, becomes = self.was, self.becomes
         runs = [new, [self._runs(axes, self.wanted) for axes in was]]
         if deep:
@@ -188,11 +193,8 @@ class Change:
         ends = [tuple(tuple(number.setdefault(p, len(number)) for p in axes) for axes in s) for s in (was, becomes)]
         moved = [tuple(tuple(tuple(number[p] for p in run) for run in some) for some in every) for every in runs]
         names = list(number)
-        found = []
-        for states in states_between(*ends, *moved, tuple(map(self.size, names)), self.moved, in_order, deep):
-            middle = [tuple(tuple(names[n] for n in axes) for axes in state) for state in states]
-            found.append([*self.grown(middle[0]), *self._between(middle), *self._shrunk(middle[-1])])
-        return found
+        found = states_between(*ends, *moved, tuple(map(self.size, names)), self.moved, in_order, deep)
+        return [tuple([tuple([tuple([names[n] for n in axes]) for axes in s]) for s in states]) for states in found]
 
     def _runs(self, axes: tuple[str, ...], others: set[str]) -> list[tuple[str, ...]]:
         """Neighbouring pieces that the other side does not have: they come, or go, together."""
@@ -211,17 +213,9 @@ class Change:
         """Every piece cut into pieces of prime size."""
         result = {}
         for piece in self.held | self.wanted:
-            axis, parts = self.mesh.axis(piece), []
-            pre, left, factor = axis.pre, axis.size, 2
-            while left > 1:
-                while left % factor == 0:
-                    part = SubAxis(axis.name, pre, factor).text(self.mesh.sizes[axis.name])
-                    self._sizes[part] = factor
-                    parts.append(part)
-                    pre, left = pre * factor, left // factor
-                factor += 1
-            result[piece] = tuple(parts)
-        return result
+            parts = result[piece] = _prime_pieces(self.mesh, piece)
+            self._sizes.update(parts)
+        return {piece: tuple(parts) for piece, parts in result.items()}
 
     # -- from states to collectives -----------------------------------------------------------------------------------
 
@@ -267,7 +261,7 @@ class Change:
         known = self.held | self.wanted
         return all(piece in known for axes in state for piece in axes)
 
-    def _between(self, states: list[State]) -> Iterator[Hop]:
+    def _between(self, states: Sequence[State]) -> Iterator[Hop]:
         for before, after in pairwise(states):
             fewer = [dim for dim, axes in enumerate(after) if self.product(axes) < self.product(before[dim])]
             if fewer:
@@ -404,17 +398,29 @@ def change_between(source: Sharding, target: Sharding, dtype: "np.dtype[Any] | N
 
 
 def longer_chains(source: Sharding, target: Sharding) -> list[tuple[State, ...]]:
-    """The states between slices and gathers of the chains that a longer search finds, in pieces of axes."""
-    change, found = change_between(source, target), []
-    for hops in change.chains(further=True):
-        states = [change.before(hops)]
-        for hop in hops:
-            if hop.name in ("all_slice", "reduce_scatter", "all_reduce"):
-                states = [hop.state]
-            elif hop.name != "all_gather":
-                states.append(hop.state)
-        found.append(tuple(states))
-    return found
+    """The states between slices and gathers of the chains that a longer search finds, where there are none of at most one step
+    in between, in pieces of axes."""
+    change = change_between(source, target)
+    order = change._order
+    some = change if order is None else change._arranged
+    found = some.middles(SOME_STATES) or some.middles(MOST_STATES)
+    if order is None:
+        return found
+    own = sorted(range(len(order)), key=order.__getitem__)
+    return [tuple([tuple([state[at] for at in own]) for state in states]) for states in found]
+
+
+@lru_cache(maxsize=1024)
+def _prime_pieces(mesh: Mesh, piece: str) -> dict[str, int]:
+    """A piece cut into pieces of prime sizes."""
+    axis, parts = mesh.axis(piece), {}
+    pre, left, factor = axis.pre, axis.size, 2
+    while left > 1:
+        while left % factor == 0:
+            parts[SubAxis(axis.name, pre, factor).text(mesh.sizes[axis.name])] = factor
+            pre, left = pre * factor, left // factor
+        factor += 1
+    return parts
 
 
 def _suffixes(before: State, after: State) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -17,17 +17,16 @@ of axes; which steps these are is read from the library, and priced here.
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, permutations, product
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
 from shardwright.mesh import Mesh, SubAxis
 from shardwright.plan import longer_chains
-from shardwright.planner.repriced_links import Line, links_of
+from shardwright.planner.repriced_links import links_of
 from shardwright.sharding import P, Sharding
 
 Axes = tuple[str, ...]
 State = tuple[Axes, ...]
-PLACINGS = 64  # of axes that come or go, that are looked at
 
 
 class Hop(NamedTuple):
@@ -62,8 +61,6 @@ class Group:
         self._primes: dict[str, Axes] = {}
         self._counts: dict[Axes, int] = {}
         self._blocks: dict[State, tuple[int, ...]] = {}
-        self._exchanges: dict[State, list[tuple[int, Axes, State]]] = {}
-        self._placed: dict[Any, list[State]] = {}
 
     def count(self, axes: Axes) -> int:
         """The devices along axes, or pieces of axes."""
@@ -78,28 +75,6 @@ class Group:
         found = self._blocks.get(state)
         if found is None:
             found = self._blocks[state] = tuple([self.count(axes) for axes in state])
-        return found
-
-    def exchanges(self, state: State) -> list[tuple[int, Axes, State]]:
-        """Every all_to_all from a state: its devices, its axes, and the state after it."""
-        found = self._exchanges.get(state)
-        if found is None:
-            found = self._exchanges[state] = []
-            for i, axes in enumerate(state):
-                for kept in range(len(axes)):
-                    moved = axes[kept:]
-                    for j in range(len(state)):
-                        if j != i:
-                            after = list(state)
-                            after[i], after[j] = axes[:kept], state[j] + moved
-                            found.append((self.count(moved), moved, tuple(after)))
-        return found
-
-    def placed(self, base: State, runs: tuple[tuple[Axes, ...], ...], most: int) -> list[State]:
-        """A state with runs of axes behind those of their own dims; then, if there are not too many ways, of any dims."""
-        found = self._placed.get((base, runs, most))
-        if found is None:
-            found = self._placed[base, runs, most] = list(dict.fromkeys(_placed(base, runs, most)))
         return found
 
     def pace(self, axis: str) -> float:
@@ -146,20 +121,6 @@ class Move:
         self.held = {axis for axes in source for axis in axes}
         self.wanted = {axis for axes in target for axis in axes}
 
-    # -- the chains ---------------------------------------------------------------------------------------------------
-
-    def short(self) -> list[Chain]:
-        """The chains with at most one step between slices and gathers."""
-        come = tuple([_runs(axes, self.held) for axes in self.target])
-        go = tuple([_runs(axes, self.wanted) for axes in self.source])
-        ends = self.group.placed(self.target, go, PLACINGS)
-        found = self._meeting(self.group.placed(self.source, come, PLACINGS), ends)
-        if self.summed:
-            sliced_first = tuple([tuple(sorted(_cut(runs, self.summed), key=self._sums)) for runs in come])
-            if [run for runs in sliced_first for run in runs] != [run for runs in come for run in runs]:
-                found += self._meeting(self.group.placed(self.source, sliced_first, 0), ends)
-        return [chain for middle in found for chain in self._variants(middle)]
-
     def long(self) -> list[Chain]:
         """Those with more steps, over pieces of axes."""
         source, target = (Sharding(self.group.mesh, P(*state)) for state in (self.source, self.target))
@@ -167,84 +128,8 @@ class Move:
             source = source.replace(partial=self.summed)
         return [chain for middle in longer_chains(source, target) for chain in self._variants(middle)]
 
-    def direct(self) -> Chain:
-        """What is summed, then one exchange in which every device gets what it lacks."""
-        state, hops = self.source, list[Hop]()
-        if self.summed:
-            state = tuple([self._settled(*axes) for axes in zip(self.source, self.target, strict=True)])
-            hops = list(self._grown(state))
-        chain = self._chain(self.source, hops)
-        unlike = [_unlike(*axes) for axes in zip(state, self.target, strict=True)]
-        crossed = tuple([axis for old, _ in unlike for axis in old])
-        after = self.group.blocks(self.target)
-        part = 1 / math.prod(after)
-        if not any(old and new for old, new in unlike):  # every device has some of its new shard
-            part -= part / self.group.count(tuple([axis for old, new in unlike if not new for axis in old]))
-        if not crossed or part <= 0:
-            return chain
-        return chain._replace(terms=(*chain.terms, ("exchange", crossed, part)), blocks=(*chain.blocks, after))
-
-    def least_of_long(self) -> Line:
-        """Seconds to start, and a byte of the tensor, that no chain with several steps in between is below: each axis that an
-        exchange crosses is crossed, at best in pieces of two devices, all links are as fast as the fastest, and in two
-        steps or more a device gets more of its shard than in one."""
-        group, mesh = self.group, self.group.mesh
-        state = tuple([self._settled(*axes) for axes in zip(self.source, self.target, strict=True)])
-        crossed = tuple([axis for old, _ in map(_unlike, state, self.target) for axis in old])
-        pieces = mesh.links_along(crossed)
-        both = [axis for old, _ in map(_unlike, self.source, self.target) for axis in old if axis in self.wanted]
-        smallest = 1 / group.count((*sorted(self.held | self.wanted),))
-        twice = max(1.0, 1.5 - 2 / group.count(tuple(both)))
-        received = smallest * twice + 1 / math.prod(group.blocks(self.target)) - smallest
-        start = max([link.latency for _, link in pieces], default=0.0)
-        start += sum([link.hop * min(math.log2(n), n // 2) for n, link in pieces])
-        return start, received * links_of(mesh, tuple(mesh.axis_names)).least_pace
-
-    def _settled(self, old: Axes, new: Axes) -> Axes:
-        """The axes of a dim once sums are done: what comes is sliced before it is summed."""
-        if not self.summed:
-            return old
-        return (*old, *sorted([axis for axis in new if axis not in self.held], key=self._is_summed))
-
     def _is_summed(self, axis: str) -> bool:
         return axis.partition(":")[0] in self.summed
-
-    def _sums(self, run: Axes) -> bool:
-        return run[0] in self.summed
-
-    def _meeting(self, starts: Sequence[State], ends: Sequence[State]) -> list[tuple[State, ...]]:
-        """The states after slices, and before gathers if these differ, of all chains that may be the cheapest."""
-        known = set(ends)
-        found: list[tuple[State, ...]] = [(start,) for start in starts if start in known]
-        if not found:
-            pairs = [(n, start, end) for start in starts for n, _, end in self.group.exchanges(start) if end in known]
-            least = min([n for n, _, _ in pairs], default=0)
-            found = [(start, end) for n, start, end in pairs if n == least]
-        if not found:
-            alike: dict[tuple[int, ...], list[State]] = {}
-            for end in ends:
-                alike.setdefault(self.group.blocks(end), []).append(end)
-            found = [(start, end) for start in starts for end in alike.get(self.group.blocks(start), ())]
-        return self._different(found)
-
-    def _different(self, middles: list[tuple[State, ...]]) -> list[tuple[State, ...]]:
-        """Of chains that gather alike those that move along different axes, and along no more than another."""
-        if len(middles) < 2:
-            return middles
-        found: dict[object, dict[frozenset[str], tuple[State, ...]]] = {}
-        for middle in middles:
-            pairs = zip(middle[-1], self.target, strict=True)
-            gathered = tuple(sorted([axes[len(kept) :] for axes, kept in pairs]))
-            moved = frozenset(
-                [axis for sides in map(_unlike, middle[0], middle[-1]) for some in sides for axis in some]
-            )
-            found.setdefault(gathered, {}).setdefault(moved, middle)
-        return [
-            middle
-            for some in found.values()
-            for moved, middle in some.items()
-            if not any(other < moved for other in some)
-        ]
 
     # -- the collectives of a chain -------------------------------------------------------------------------------------
 
@@ -256,20 +141,21 @@ class Move:
                 tuple([tuple([piece for axis in axes for piece in self.group.primes(axis)]) for axes in state])
                 for state in (source, target)
             )
-        grown = list(self._grown(middle[0], source))
+        grown = list(self.grown(middle[0], source))
         between = [self._between(*pair) for pair in pairwise(middle)]
-        gathers = list(self._gathers(middle[-1], target))
-        scattered = _by_speed(grown, self.group, source) if self.summed else grown
-        last = _by_speed(gathers, self.group, middle[-1]) if len(gathers) > 1 else gathers
+        gathers = list(self.gathers(middle[-1], target))
+        scattered = by_speed(grown, self.group, source) if self.summed else grown
+        last = by_speed(gathers, self.group, middle[-1]) if len(gathers) > 1 else gathers
         yield self._chain(source, [*scattered, *between, *last])
-        together = [*_together(grown), *between, *_together(gathers)]
-        if len(together) < len(grown) + len(between) + len(gathers):
-            yield self._chain(source, together)
-        reduction = next((hop for hop in grown if hop.name == "all_reduce"), None)
-        if reduction is not None:
-            yield from self._staged(source, reduction, grown, [*between, *gathers])
+        at_once = [*together(grown), *between, *together(gathers)]
+        if len(at_once) < len(grown) + len(between) + len(gathers):
+            yield self._chain(source, at_once)
+        stages, more = staged(grown, self.group)
+        if stages:
+            chain = self._chain(source, [*stages, *between, *gathers])
+            yield chain._replace(stage=(self.group.blocks(stages[-1].state), more))
 
-    def _grown(self, start: State, source: State | None = None) -> Iterator[Hop]:
+    def grown(self, start: State, source: State | None = None) -> Iterator[Hop]:
         """Slices, then what is summed: along fast links first, while shards are large."""
         state, later = list(source or self.source), []
         for dim, axes in enumerate(start):
@@ -298,14 +184,14 @@ class Move:
             yield Hop("all_reduce", left, -1, tuple(state))
 
     def _between(self, before: State, after: State) -> Hop:
-        for _, moved, state in self.group.exchanges(before):
-            if state == after:
-                return Hop("all_to_all", moved, -1, after)
-        assert self.group.blocks(before) == self.group.blocks(after), (before, after)
-        unlike = [axis for sides in map(_unlike, before, after) for some in sides for axis in some]
-        return Hop("permute", tuple(dict.fromkeys(unlike)), -1, after)
+        tails = list(map(_unlike, before, after))
+        if self.group.blocks(before) != self.group.blocks(after):
+            return Hop("all_to_all", next(old for old, _ in tails if old), -1, after)
+        return Hop(
+            "permute", tuple(dict.fromkeys([axis for sides in tails for some in sides for axis in some])), -1, after
+        )
 
-    def _gathers(self, last: State, target: State) -> Iterator[Hop]:
+    def gathers(self, last: State, target: State) -> Iterator[Hop]:
         """Along slow links first, while shards are small."""
         state = list(last)
         parts = [(dim, axes[len(target[dim]) :]) for dim, axes in enumerate(last) if len(axes) > len(target[dim])]
@@ -316,23 +202,6 @@ class Move:
                 state[dim] = state[dim][: -len(run)]
                 yield Hop("all_gather", run, dim, tuple(state))
 
-    def _staged(self, source: State, reduction: Hop, grown: list[Hop], after: list[Hop]) -> Iterator[Chain]:
-        """With a reduce_scatter along the faster axes, an all_reduce along the slowest, and an all_gather, of any dim."""
-        group, state = self.group, reduction.state
-        slowest = max([group.pace(axis) for axis in reduction.axes])
-        fast = tuple([axis for axis in reduction.axes if group.pace(axis) < slowest])
-        if not fast:
-            return
-        slow = tuple([axis for axis in reduction.axes if axis not in fast])
-        stages = [
-            Hop("reduce_scatter", fast, -1, state),
-            Hop("all_reduce", slow, -1, state),
-            Hop("all_gather", fast, -1, state),
-        ]
-        yield self._chain(source, [*grown[:-1], *stages, *after])._replace(
-            stage=(group.blocks(state), group.count(fast))
-        )
-
     def _chain(self, source: State, hops: Sequence[Hop]) -> Chain:
         """What a device receives in each collective."""
         group, terms, divisor = self.group, [], 1
@@ -340,7 +209,7 @@ class Move:
         shards = math.prod(blocks[0])
         for hop in hops:
             p = group.count(hop.axes)
-            terms.append((hop.name, hop.axes, _received(hop.name, p) / shards))
+            terms.append((hop.name, hop.axes, received(hop.name, p) / shards))
             if hop.name == "all_reduce":
                 divisor = max(divisor, shards * p)
             if hop.name == "all_gather":
@@ -351,7 +220,7 @@ class Move:
         return Chain(tuple(terms), tuple(blocks), divisor)
 
 
-def _received(name: str, p: int) -> float:
+def received(name: str, p: int) -> float:
     """What a device of p receives in a collective, of its shard before it."""
     if name == "all_gather":
         return p - 1
@@ -360,7 +229,22 @@ def _received(name: str, p: int) -> float:
     return 2 - 2 / p if name == "all_reduce" else 1.0 if name == "permute" else 0.0
 
 
-def _by_speed(hops: Sequence[Hop], group: Group, before: State) -> Sequence[Hop]:
+def staged(hops: Sequence[Hop], group: Group) -> tuple[list[Hop], int]:
+    """Hops that end with an all_reduce, that as a reduce_scatter along the faster axes, an all_reduce along the slowest, and an
+    all_gather, of any dim; and into how many more blocks that cuts. No hops if axes do not differ in speed."""
+    if not hops or hops[-1].name != "all_reduce":
+        return [], 1
+    *before, reduction = hops
+    slowest = max([group.pace(axis) for axis in reduction.axes])
+    fast = tuple([axis for axis in reduction.axes if group.pace(axis) < slowest])
+    if not fast:
+        return [], 1
+    slow, state = tuple([axis for axis in reduction.axes if axis not in fast]), reduction.state
+    stages = [("reduce_scatter", fast), ("all_reduce", slow), ("all_gather", fast)]
+    return [*before, *[Hop(name, axes, -1, state) for name, axes in stages]], group.count(fast)
+
+
+def by_speed(hops: Sequence[Hop], group: Group, before: State) -> Sequence[Hop]:
     """Hops with scatters in the order of their links, the fastest first, and gathers the other way round. Where axes of a dim
     are not in that order, devices regroup their shards before and afterwards."""
     some = [hop for hop in hops if hop.name in ("reduce_scatter", "all_gather")]
@@ -395,7 +279,7 @@ def _ordered(hops: Sequence[Hop], group: Group, before: State) -> Sequence[Hop]:
     return result
 
 
-def _together(hops: Sequence[Hop]) -> list[Hop]:
+def together(hops: Sequence[Hop]) -> list[Hop]:
     """Hops with gathers, or scatters, of one dim that follow one another as one."""
     result: list[Hop] = []
     for hop in hops:
@@ -406,21 +290,6 @@ def _together(hops: Sequence[Hop]) -> list[Hop]:
             axes = hop.axes + last.axes if hop.name == "all_gather" else last.axes + hop.axes
             result[-1] = hop._replace(axes=axes)
     return result
-
-
-def _runs(axes: Axes, others: set[str]) -> tuple[Axes, ...]:
-    """Axes that follow one another and are not among others: they come, or go, together."""
-    runs: list[Axes] = []
-    new = True
-    for axis in axes:
-        if axis in others:
-            new = True
-        elif new:
-            runs.append((axis,))
-            new = False
-        else:
-            runs[-1] += (axis,)
-    return tuple(runs)
 
 
 def _cut(runs: Sequence[Axes], summed: Axes) -> list[Axes]:
@@ -434,18 +303,6 @@ def _cut(runs: Sequence[Axes], summed: Axes) -> list[Axes]:
             else:
                 result.append((axis,))
     return result
-
-
-def _placed(base: State, runs: Sequence[Sequence[Axes]], most: int) -> Iterator[State]:
-    yield tuple([sum(some, axes) for axes, some in zip(base, runs, strict=True)])
-    every = [run for some in runs for run in some]
-    if every and len(base) ** len(every) * math.factorial(len(every)) <= most:
-        for order in permutations(every):
-            for dims in product(range(len(base)), repeat=len(every)):
-                state = list(base)
-                for run, dim in zip(order, dims, strict=True):
-                    state[dim] += run
-                yield tuple(state)
 
 
 def _unlike(old: Axes, new: Axes) -> tuple[Axes, Axes]:

@@ -50,11 +50,8 @@ class Links:
 
     @property
     def least_pace(self) -> float:
-        """Seconds a received byte that no collective over some of the links is below."""
-        if not self.levels:
-            return 0.0
-        half = any(level.in_network for level in self.levels)
-        return (0.5 if half else 1.0) / sum([len(level.paces) * max(level.paces) for level in self.levels])
+        """Seconds a received byte that no collective over some of the links is below, if it reduces nothing."""
+        return 1 / sum([len(level.paces) * max(level.paces) for level in self.levels]) if self.levels else 0.0
 
     def _algorithms(self, collective: str) -> list[Line]:
         p, levels = self.devices, self.levels

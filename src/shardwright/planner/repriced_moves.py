@@ -6,19 +6,20 @@ blocks count with what they take at least, or, where the certificate says so, wi
 """
 
 import math
-from collections.abc import Container, Sequence
-from functools import cached_property, lru_cache
-from itertools import combinations
-from typing import Any, NamedTuple
+from collections.abc import Callable, Container, Sequence
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.mesh import Mesh
 from shardwright.plan import move_steps
-from shardwright.planner.repriced_chains import Axes, Chain, Group, Move
+from shardwright.planner.repriced_chains import Axes, Group, Move
 from shardwright.planner.repriced_links import Line, links_of
-from shardwright.planner.repriced_patterns import Ints, Patterns, distinct
+from shardwright.planner.repriced_middles import Ints, Lists, distinct
+from shardwright.planner.repriced_patterns import Patterns
+from shardwright.planner.repriced_rows import CROSSING, NAMES, UNEQUAL, Finder, Rows, rows_of
 from shardwright.planner.repriced_steps import seconds_of_steps
 from shardwright.sharding import Sharding
 
@@ -27,8 +28,8 @@ Shardings = tuple[Sharding, ...]
 DType = np.dtype[Any]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Asked = tuple[Shardings, Shardings, Shape, DType]
 Exact = Container[tuple[Sharding, Sharding, Shape, DType]]
-UNEQUAL = 0.75  # of what a collective takes between equal blocks: what it takes at least between unequal ones
 NEARLY = 1.25  # times an equal block: the largest block for which that is known
 MOST_TABLES = 256  # of moves that are kept
 EQUAL, SHORT, UNLIKE = range(3)  # how blocks differ: not at all; because there are more blocks than rows; otherwise
@@ -45,107 +46,117 @@ class Moves:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh, self.group, self.patterns = mesh, Group(mesh), Patterns(mesh)
-        self._moves: list[Move] = []  # of patterns
-        self._least: list[Line] = []  # of patterns: what long chains take at least
-        self._waiting: set[int] = set()  # patterns whose long chains were not looked for
+        axes = self.patterns.axes
+        self._lists = Lists([mesh.sizes[axis] for axis in axes], self.patterns.lists)
+        self._finder = Finder(self.group, axes, self._lists, self._named)
+        self._least = np.zeros((0, 2))  # of patterns: what long chains take at least
+        self._waiting = np.zeros(0, bool)  # whether the long chains of patterns were not looked for
         self._terms: dict[Any, int] = {}
         self._lines: list[list[Line]] = []  # of terms: algorithms, seconds to start and a byte of the tensor
-        self._states: dict[tuple[int, ...], int] = {(): 0}  # blocks of each dim
         self._array = np.zeros((0, 1, 2))  # the same for all terms, and no term
         self._priced: dict[int, tuple[Floats, Floats]] = {}  # by bytes: of terms
         self._of_patterns: dict[int, tuple[Floats, int]] = {}  # by bytes: of patterns, and by how many chains
-        self._chains: list[_Chain] = []
-        self._table = _Table()
-        self._tables: dict[Any, tuple[Floats, Flags]] = {}  # that were asked for
+        self._rows: Rows | None = None
+        self._table: _Table | None = None
+        self._tables: dict[Asked, tuple[Floats, Flags]] = {}  # that were asked for
 
     def seconds(self, before: Shardings, after: Shardings, shape: Shape, dtype: DType, exact: Exact = ()) -> Floats:
         """Of the moves from each of some placements to each of others."""
-        key = before, after, shape, dtype
-        if key not in self._tables:
-            if len(self._tables) >= MOST_TABLES:
-                self._tables.clear()
-            self._tables[key] = self._made(before, after, shape, dtype)
-        seconds, less = self._tables[key]
+        return self.several([(before, after, shape, dtype)], exact)[0]
+
+    def several(self, asked: Sequence[Asked], exact: Exact = ()) -> list[Floats]:
+        """The same for several tensors: what these moves have in common is found once."""
+        new = [key for key in dict.fromkeys(asked) if key not in self._tables]
+        found = {key: self._tables[key] for key in asked if key in self._tables}
+        found.update(zip(new, self._made(new), strict=True))
+        if len(self._tables) + len(new) > MOST_TABLES:
+            self._tables.clear()
+        self._tables.update({key: found[key] for key in new[:MOST_TABLES]})
+        return [self._exactly(key, *found[key], exact) for key in asked]
+
+    def _exactly(self, asked: Asked, seconds: Floats, less: Flags, exact: Exact) -> Floats:
+        """With the moves that count with what their steps take."""
         if not exact or not less.any():
             return seconds
+        before, after, shape, dtype = asked
         result = seconds.copy()
         for i, j in np.argwhere(less):
             if (before[i], after[j], shape, dtype) in exact:
                 result[i, j] = stepped(before[i], after[j], shape, dtype)
         return result
 
-    def _made(self, before: Shardings, after: Shardings, shape: Shape, dtype: DType) -> tuple[Floats, Flags]:
+    def _made(self, asked: Sequence[Asked]) -> list[tuple[Floats, Flags]]:
         """Seconds of moves, and which of them may take longer."""
-        rows, columns = tuple(dict.fromkeys(before)), tuple(dict.fromkeys(after))
-        if len(rows) < len(before) or len(columns) < len(after):
-            at = [{s: i for i, s in enumerate(some)} for some in (rows, columns)]
-            places = np.ix_([at[0][s] for s in before], [at[1][s] for s in after])
-            seconds, less = self._made(rows, columns, shape, dtype)
-            return seconds[places], less[places]
-        seconds, less = np.full((len(rows), len(columns)), math.nan), np.zeros((len(rows), len(columns)), bool)
-        known = [[i for i, s in enumerate(some) if self.patterns.has(s)] for some in (rows, columns)]
-        if all(known):
-            places = np.ix_(*known)
-            ends = [rows[i] for i in known[0]], [columns[j] for j in known[1]]
-            seconds[places], less[places] = self._matrix(*ends, shape, dtype.itemsize)
-        for i, j in np.argwhere(np.isnan(seconds)):
-            seconds[i, j] = stepped(rows[i], columns[j], shape, dtype)
-        seconds.setflags(write=False)
-        return seconds, less
+        every = [_Matrix(key, self.patterns.has) for key in asked]
+        known = [one for one in every if one.before and one.after]
+        self.patterns.ask([(one.before, one.after, len(one.shape)) for one in known])
+        if self.patterns.count > len(self._waiting):
+            self._take_up(range(len(self._waiting), self.patterns.count))
+        by_size: dict[tuple[int, int], list[_Matrix]] = {}
+        for one in known:
+            one.patterns, one.dims = self.patterns.of(one.before, one.after, len(one.shape))
+            by_size.setdefault((math.prod(one.shape), one.dtype.itemsize), []).append(one)
+        further = np.zeros(len(self._waiting), bool)
+        for (count, item), some in by_size.items():
+            less = self._waiting & (self._even_seconds(count * item) > self._least @ (1.0, float(count * item)))
+            for one in some:
+                further[one.patterns] |= less[one.patterns]
+        self._look_at(further)
+        uneven = {key: self._uneven(some) for key, some in by_size.items()}
+        for size, rows in uneven.items():
+            self._look_at(self._further_uneven(rows, *size))
+        for size, some in by_size.items():
+            self._fill(some, uneven[size], *size)
+        return [one.result() for one in every]
 
-    def _matrix(
-        self, before: Sequence[Sharding], after: Sequence[Sharding], shape: Shape, item: int
-    ) -> tuple[Floats, Flags]:
-        """Seconds of moves that have patterns, NaN where only steps tell; and which of them may take longer."""
-        patterns, dims = self.patterns.of(before, after, len(shape))
-        for pattern in self.patterns.found[len(self._moves) :]:
-            self._take_up(Move(self.group, *pattern))
-        count = math.prod(shape)
-        seconds = self._even_seconds(np.flatnonzero(np.bincount(patterns.reshape(-1))), count * item)[patterns]
-        less = np.zeros(patterns.shape, bool)
-        uneven = self._uneven(patterns, dims, shape)
-        if len(uneven):
-            flat, sizes = (
-                patterns.reshape(-1)[uneven],
-                np.array(shape, np.int64)[dims.reshape(patterns.size, len(shape))[uneven]],
-            )
-            first, where = distinct(np.column_stack([flat, sizes]))
-            found = self._uneven_seconds(flat[first], sizes[first], count, item)
-            seconds.reshape(-1)[uneven], less.reshape(-1)[uneven] = found[0][where], found[1][where]
-        return seconds, less
+    def _fill(self, some: Sequence["_Matrix"], uneven: Ints, count: int, item: int) -> None:
+        """Fills in what moves of tensors of one size take, of which some may lead over unequal blocks."""
+        prices = self._even_seconds(count * item)
+        for one in some:
+            one.fill(prices[one.patterns])
+        if not len(uneven):
+            return
+        first, where = distinct(uneven)
+        seconds, less = self._uneven_seconds(uneven[first, 0], uneven[first, 1:], count, item)
+        ends = np.cumsum([len(one.uneven) for one in some])[:-1]
+        for one, own in zip(some, np.split(where, ends), strict=True):
+            one.fill_uneven(seconds[own], less[own])
 
     # -- chains -------------------------------------------------------------------------------------------------------
 
-    def _take_up(self, move: Move) -> None:
-        """Finds the chains of one more pattern."""
-        number, short = len(self._moves), move.short()
-        self._moves.append(move)
-        self._least.append((-math.inf, 0.0))
-        self._add(number, False, [move.direct(), *short])
-        if not short and not move.summed:
-            self._waiting.add(number)
-            self._least[-1] = move.least_of_long()
-        elif not short:
-            self._add(number, True, move.long())
+    def _take_up(self, numbers: range) -> None:
+        """Finds the chains of more patterns."""
+        changes = self.patterns.changes(numbers)
+        rows, others = self._finder.rows(changes)
+        self._add(rows._replace(owner=rows.owner + numbers.start))
+        none, summed = others == 0, changes.summed > 0
+        self._waiting = np.append(self._waiting, none & ~summed)
+        self._least = np.concatenate([self._least, np.column_stack(self._finder.least_of_long(changes))])
+        self._least[numbers.start :][~(none & ~summed)] = -math.inf, 0.0
+        self._look_at(np.append(np.zeros(numbers.start, bool), none & summed))
 
-    def _look_further(self, numbers: Sequence[int]) -> None:
-        for number in sorted(self._waiting.intersection(numbers)):
-            self._waiting.remove(number)
-            self._add(number, True, self._moves[number].long())
+    def _look_at(self, further: Flags) -> None:
+        """Adds the long chains of patterns."""
+        self._waiting &= ~further
+        numbers, forms = np.flatnonzero(further).tolist(), self._finder.forms
+        found = []
+        for number, *pattern in zip(numbers, *self.patterns.changes(numbers), strict=True):
+            source, target = (
+                tuple([forms.names[some] for some in state[: pattern[3]].tolist()]) for state in pattern[:2]
+            )
+            move = Move(self.group, source, target, forms.axes_of(int(pattern[2])))
+            found += [(number, move, chain) for chain in move.long()]
+        if found:
+            self._add(rows_of(found, self._term))
 
-    def _add(self, number: int, long: bool, chains: Sequence[Chain]) -> None:
-        move = self._moves[number]
-        target = self._state(self.group.blocks(move.target))
-        for chain in chains:
-            terms, least = [], []
-            for name, axes, part in chain.terms:
-                terms.append(self._term(name, (axes,), part) if part else -1)
-                exchange = part and name in ("exchange", "permute")
-                least.append(self._term("near", self._crossings(move, name, axes), UNEQUAL * part) if exchange else -1)
-            after = [name in ("all_gather", "all_to_all") for name, _, _ in chain.terms]
-            states = [self._state(blocks) for blocks in chain.blocks]
-            figures = [number, long, target, chain.divisor, self._state(chain.stage[0]), max(chain.stage[1], 1)]
-            self._chains.append(_Chain(figures, terms, least, after, states))
+    def _add(self, rows: Rows) -> None:
+        self._rows = rows if self._rows is None else self._rows.and_those(rows)
+
+    def _named(self, name: int, some: int, part: float) -> int:
+        """The number of a term on whole axes; an exchange between unequal blocks may be along others too."""
+        every = [some] if name != CROSSING else [s for s in range(1, 1 << len(self.patterns.axes)) if s & some == some]
+        links = tuple(map(self._finder.forms.axes_of, every))
+        return self._term(NAMES[name] if name > 0 else "near", links, part)
 
     def _term(self, name: str, links: tuple[Axes, ...], part: float) -> int:
         key = name, links, part
@@ -157,25 +168,11 @@ class Moves:
             self._lines.append(_quickest([(start, pace * part) for start, pace in every]))
         return found
 
-    def _state(self, blocks: tuple[int, ...]) -> int:
-        return self._states.setdefault(blocks, len(self._states))
-
-    def _crossings(self, move: Move, name: str, axes: Axes) -> tuple[Axes, ...]:
-        """The axes that an exchange between unequal blocks may cross: those that leave a dim, and perhaps others."""
-        if name == "permute":
-            return (axes,)
-        certain = {a for old, new in zip(move.source, move.target, strict=True) for a in old if a not in new}
-        return tuple([some for some in self._sets if certain <= set(some)])
-
-    @cached_property
-    def _sets(self) -> list[Axes]:
-        axes = self.patterns.axes
-        return [some for n in range(1, len(axes) + 1) for some in combinations(axes, n)]
-
     def _known(self) -> "_Table":
-        """All chains as arrays."""
-        if self._table.count < len(self._chains):
-            self._table = self._table.with_more(self._chains, list(self._states), len(self._moves))
+        """All chains."""
+        assert self._rows is not None
+        if self._table is None or self._table.count < len(self._rows.owner):
+            self._table = _Table(self._rows, len(self._waiting))
         return self._table
 
     # -- prices -------------------------------------------------------------------------------------------------------
@@ -193,21 +190,29 @@ class Moves:
             found = self._priced[size] = seconds, seconds.sum(axis=2).min(axis=1)
         return found
 
-    def _even_seconds(self, used: Ints, size: int) -> Floats:
+    def _even_seconds(self, size: int) -> Floats:
         """Seconds of all patterns for a tensor of so many bytes, in equal blocks."""
-        while True:
-            table, (prices, done) = self._known(), self._of_patterns.get(size, (np.zeros(0), 0))
-            if done < table.count:
-                prices = np.append(prices, np.full(len(self._moves) - len(prices), math.inf))
-                np.minimum.at(prices, table.owner[done:], self._prices(size)[1][table.terms[done:]].sum(axis=1))
-                self._of_patterns[size] = prices, table.count
-            further = [n for n in self._waiting.intersection(used.tolist()) if prices[n] > _at(self._least[n], size)]
-            if not further:
-                return prices
-            self._look_further(further)
+        table, (prices, done) = self._known(), self._of_patterns.get(size, (np.zeros(0), 0))
+        if done < table.count:
+            prices = np.append(prices, np.full(len(self._waiting) - len(prices), math.inf))
+            owner, terms = table.rows.owner[done:], table.rows.terms[done:]
+            np.minimum.at(prices, owner, self._prices(size)[1][terms].sum(axis=1))
+            self._of_patterns[size] = prices, table.count
+        return prices
 
-    def _uneven(self, patterns: Ints, dims: NDArray[np.int8], shape: Shape) -> Ints:
-        """The moves that may lead over unequal blocks, as places in the flattened matrix."""
+    def _uneven(self, some: Sequence["_Matrix"]) -> Ints:
+        """Notes the moves that may lead over unequal blocks, and gives the pattern and the sizes of dims of each."""
+        rows, rank = [np.zeros((0, 1), np.int64)], max([len(one.shape) for one in some])
+        for one in some:
+            one.uneven = self._uneven_of(one.patterns, one.dims, one.shape)
+            if len(one.uneven):
+                dims = one.dims.reshape(one.patterns.size, -1)[one.uneven]
+                sizes = as_wide(np.array(one.shape, np.int64)[dims], rank)
+                rows.append(np.column_stack([one.patterns.reshape(-1)[one.uneven], sizes]))
+        return np.concatenate(rows[1:] or rows)
+
+    def _uneven_of(self, patterns: Ints, dims: NDArray[np.int8], shape: Shape) -> Ints:
+        """These moves of a matrix, as places in it."""
         if shape and all(n % self.mesh.size == 0 for n in shape):
             return np.zeros(0, np.int64)
         table = self._known()
@@ -215,31 +220,35 @@ class Moves:
         if not any(n % self.mesh.size == 0 for n in shape):
             found |= table.is_staged[patterns]
         unfit = np.array(shape, np.int64)[:, None] % table.distinct != 0  # by dim and number of a divisor
-        for column in range(min(len(shape), table.divisors.shape[1])):
-            found |= unfit[dims[..., column], table.divisors[:, column][patterns]]
+        for column, divisors in enumerate(table.divisors.T[: len(shape)]):
+            found |= unfit[dims[..., column], divisors[patterns]]
         return np.flatnonzero(found)
+
+    def _further_uneven(self, rows: Ints, count: int, item: int) -> Flags:
+        """For which patterns longer chains may take less, of moves that may lead over unequal blocks."""
+        further, size = np.zeros(len(self._waiting), bool), count * item
+        rows = rows[self._waiting[rows[:, 0]]]
+        if len(rows):
+            rows = rows[distinct(rows)[0]]
+            direct, even = self._at_least(self._known().first[rows[:, 0]], rows[:, 1:], count, size)
+            further[rows[~even | (direct > self._least[rows[:, 0]] @ (1.0, float(size))), 0]] = True
+        return further
 
     def _uneven_seconds(self, patterns: Ints, sizes: Ints, count: int, item: int) -> tuple[Floats, Flags]:
         """Seconds of moves that may lead over unequal blocks, with dims of some sizes: NaN if only steps tell; and whether they
         may take longer."""
-        size = count * item
-        least = np.array([_at(self._least[number], size) for number in patterns.tolist()])
-        some = np.array([number in self._waiting for number in patterns.tolist()])
-        if some.any():
-            direct, even = self._at_least(self._known().first[patterns[some]], sizes[some], count, size)
-            self._look_further(patterns[some][~even | (direct > least[some])].tolist())
-        table = self._known()
+        size, table = count * item, self._known()
         move, chain = table.of(patterns)
         total, is_even = self._at_least(chain, sizes[move], count, size)
         first = np.searchsorted(move, np.arange(len(patterns)))  # the exchanges
         even = is_even[first]
-        further = ~even | (total[first] > least)  # longer chains may take less
-        left = table.fits(chain, sizes[move]) & (~table.is_long[chain] | further[move])
+        further = ~even | (total[first] > self._least[patterns] @ (1.0, float(size)))  # longer chains may take less
+        left = table.fits(chain, sizes[move]) & (~table.rows.is_long[chain] | further[move])
         best, less = np.full((2, len(patterns)), math.inf)
         np.minimum.at(best, move[left & is_even], total[left & is_even])
         np.minimum.at(less, move[left & ~is_even], total[left & ~is_even])
-        result, blocks = np.minimum(best, less), table.blocks(sizes.shape[1])
-        ends = [blocks[table.states[chain[first], 0]], blocks[table.target[chain[first]]]]
+        result, exchange = np.minimum(best, less), chain[first]
+        ends = [as_wide(some[exchange], sizes.shape[1]) for some in (table.rows.blocks[:, 0], table.rows.target)]
         near = np.all([-(-sizes // k) * k <= NEARLY * sizes for k in ends], axis=(0, 2))
         result[~even & ~near] = math.nan
         return result, less < best
@@ -251,80 +260,75 @@ class Moves:
         given away. Where blocks differ only because a dim has fewer rows than blocks, those that have one have what its
         length says, and nothing is given away.
         """
-        table, n = self._known(), sizes[:, None, :]
+        rows, n = self._known().rows, sizes[:, None, :]
         lines, prices = self._prices(size)
-        blocks = table.blocks(sizes.shape[1])[table.states[chain]]
+        blocks = as_wide(rows.blocks[chain], sizes.shape[1])
         unlike = n % blocks != 0
         kinds = np.where((unlike & (blocks < n)).any(axis=2), UNLIKE, np.where(unlike.any(axis=2), SHORT, EQUAL))
         kind = np.maximum.accumulate(kinds, axis=1)[:, 1:]  # after each collective
         idle = np.maximum(blocks / np.maximum(n, 1), 1.0).prod(axis=2)  # times what it would be: blocks that have rows
-        more = np.where(table.after[chain], idle[:, 1:], idle[:, :-1])
-        terms, least = table.terms[chain], table.least[chain]
-        short = (lines[terms][..., 0] + lines[terms][..., 1] * more[..., None]).min(axis=2)
-        other = np.where(least >= 0, prices[least], np.where(kind == SHORT, short, UNEQUAL * prices[terms]))
+        more = np.where(rows.after[chain], idle[:, 1:], idle[:, :-1])
+        terms, least = rows.terms[chain], rows.least[chain]
+        other = np.where(least >= 0, prices[least], UNEQUAL * prices[terms])
+        short = (kind == SHORT) & (least < 0)
+        start, pace = np.moveaxis(lines[terms[short]], 2, 0)
+        other[short] = (start + pace * more[short][:, None]).min(axis=1)
         total: Floats = np.where(kind == EQUAL, prices[terms], other).sum(axis=1)
-        return total, (kinds == EQUAL).all(axis=1) & (count % table.divisors_of_all[chain] == 0)
+        return total, (kinds == EQUAL).all(axis=1) & (count % rows.divisor[chain] == 0)
 
 
-class _Chain(NamedTuple):
-    """A chain in numbers: of its pattern, whether it is long, of the target's state, what divides all elements, of the state in
-    which an all_reduce is cut in stages, and into how many more blocks; then of its terms, and of its states."""
+class _Matrix:
+    """The moves from some placements to others, those of which that have patterns, and what these take."""
 
-    figures: list[int]
-    terms: list[int]  # -1 where nothing is received
-    least: list[int]  # of exchanges between unequal blocks
-    after: list[bool]  # whether what a device receives follows from the blocks after the term
-    states: list[int]
+    uneven: Ints  # the moves that may lead over unequal blocks, as places in the matrix of patterns
+    patterns: Ints
+    dims: NDArray[np.int8]
+
+    def __init__(self, asked: Asked, has: Callable[[Sharding], bool]) -> None:
+        self.ends, self.shape, self.dtype = asked[:2], asked[2], asked[3]
+        self.every = [list(dict.fromkeys(some)) for some in self.ends]
+        self._known = [[i for i, s in enumerate(some) if has(s)] for some in self.every]
+        self.before, self.after = ([some[i] for i in own] for some, own in zip(self.every, self._known, strict=True))
+        self.seconds = np.full((len(self.every[0]), len(self.every[1])), math.nan)
+        self.less = np.zeros(self.seconds.shape, bool)
+
+    def fill(self, seconds: Floats) -> None:
+        """What moves with patterns take between equal blocks."""
+        self.seconds[np.ix_(*self._known)] = seconds
+
+    def fill_uneven(self, seconds: Floats, less: Flags) -> None:
+        """What those take that may lead over unequal ones, and whether they may take longer."""
+        places = tuple(
+            np.array(own)[at] for own, at in zip(self._known, divmod(self.uneven, len(self.after)), strict=True)
+        )
+        self.seconds[places], self.less[places] = seconds, less
+
+    def result(self) -> tuple[Floats, Flags]:
+        """Seconds of all, and whether they may take longer. Where no pattern tells, the steps do."""
+        for i, j in np.argwhere(np.isnan(self.seconds)):
+            self.seconds[i, j] = stepped(self.every[0][i], self.every[1][j], self.shape, self.dtype)
+        if [len(some) for some in self.every] != [len(some) for some in self.ends]:
+            number = [{s: i for i, s in enumerate(some)} for some in self.every]
+            places = np.ix_(*[[own[s] for s in some] for own, some in zip(number, self.ends, strict=True)])
+            self.seconds, self.less = self.seconds[places], self.less[places]
+        self.seconds.setflags(write=False)
+        return self.seconds, self.less
 
 
 class _Table:
-    """Chains as arrays."""
+    """All chains, and what they say of patterns."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.figures = np.zeros((0, 6), np.int64)
-        self.terms, self.least, self.states = (np.zeros((0, 1), np.int64) for _ in range(3))
-        self.after = np.zeros((0, 1), bool)
-
-    def with_more(self, chains: list[_Chain], states: list[tuple[int, ...]], patterns: int) -> "_Table":
-        """All chains, of which those of this table are the first."""
-        new, result = chains[self.count :], _Table()
-        result.count = len(chains)
-        result.figures = np.concatenate([self.figures, [chain.figures for chain in new]])
-        width = max(self.terms.shape[1], *[len(chain.terms) for chain in new])
-        result.terms = _stacked(self.terms, [chain.terms for chain in new], width, -1)
-        result.least = _stacked(self.least, [chain.least for chain in new], width, -1)
-        result.after = _stacked(self.after, [chain.after for chain in new], width, False)
-        result.states = _stacked(self.states, [chain.states for chain in new], width + 1, -1)
-        target = result.figures[:, 2:3]
-        result.states = np.where(result.states < 0, target, result.states)
-        result._finish(states, patterns)
-        return result
-
-    def _finish(self, states: list[tuple[int, ...]], patterns: int) -> None:
-        self.owner, long, self.target, self.divisors_of_all, self.stage, self.more = self.figures.T
-        self.is_long = long > 0
-        most = max(map(len, states))
-        self._blocks = np.array([[*blocks, *[1] * (most - len(blocks))] for blocks in states], np.int64)
-        self._by_rank: dict[int, Ints] = {}
-        order = np.argsort(self.owner, kind="stable")
-        self._order, self._starts = order, np.searchsorted(self.owner[order], np.arange(patterns + 1))
+    def __init__(self, rows: Rows, patterns: int) -> None:
+        self.count, self.rows = len(rows.owner), rows
+        order = np.argsort(rows.owner, kind="stable")
+        self._order, self._starts = order, np.searchsorted(rows.owner[order], np.arange(patterns + 1))
         self.first = order[self._starts[:-1]]
-        self.divisor, self.is_staged = np.ones(patterns, np.int64), np.zeros(patterns, bool)
-        np.lcm.at(self.divisor, self.owner, self.divisors_of_all)
-        np.logical_or.at(self.is_staged, self.owner, self.more > 1)
-        divisors = np.ones((patterns, most), np.int64)
-        np.lcm.at(divisors, self.owner, np.lcm.reduce(self._blocks[self.states], axis=1))
-        self.distinct, numbers = np.unique(divisors, return_inverse=True)
-        self.divisors = numbers.reshape(divisors.shape)  # of patterns and dims, as numbers of distinct ones
-
-    def blocks(self, rank: int) -> Ints:
-        """For each state into how many blocks each of so many dims is split."""
-        found = self._by_rank.get(rank)
-        if found is None:
-            more = max(rank - self._blocks.shape[1], 0)
-            found = self._by_rank[rank] = np.pad(self._blocks[:, :rank], ((0, 0), (0, more)), constant_values=1)
-        return found
+        self.divisor = np.lcm.reduceat(rows.divisor[order], self._starts[:-1])
+        self.is_staged = np.zeros(patterns, bool)
+        self.is_staged[rows.owner[rows.more > 1]] = True
+        blocks: Ints = np.lcm.reduceat(np.lcm.reduce(rows.blocks, axis=1)[order], self._starts[:-1])
+        self.distinct, numbers = np.unique(blocks, return_inverse=True)
+        self.divisors = numbers.reshape(blocks.shape)  # of patterns and dims, as numbers of distinct ones
 
     def of(self, patterns: Ints) -> tuple[Ints, Ints]:
         """The chains of all of some patterns: for each the pattern's place, and its number."""
@@ -335,16 +339,16 @@ class _Table:
 
     def fits(self, chain: Ints, sizes: Ints) -> Flags:
         """Whether some dim can be split further, where an all_reduce is in stages."""
-        more = self.more[chain]
-        left = sizes // self.blocks(sizes.shape[1])[self.stage[chain]] % more[:, None]
+        more = self.rows.more[chain]
+        left = sizes // as_wide(self.rows.stage[chain], sizes.shape[1]) % more[:, None]
         found: Flags = (more == 1) | (left == 0).any(axis=1)
         return found
 
 
-def _stacked(old: Any, rows: Sequence[list[Any]], width: int, fill: Any) -> Any:
-    """Rows below those of an array, all as wide as the longest."""
-    padded = np.pad(old, ((0, 0), (0, width - old.shape[1])), constant_values=fill)
-    return np.concatenate([padded, np.array([row + [fill] * (width - len(row)) for row in rows], old.dtype)])
+def as_wide(blocks: Ints, rank: int) -> Ints:
+    """The blocks of so many dims."""
+    more = max(rank - blocks.shape[-1], 0)
+    return np.pad(blocks[..., :rank], [(0, 0)] * (blocks.ndim - 1) + [(0, more)], constant_values=1)
 
 
 def _quickest(lines: Sequence[Line]) -> list[Line]:
@@ -354,10 +358,6 @@ def _quickest(lines: Sequence[Line]) -> list[Line]:
         if not found or pace < found[-1][1]:
             found.append((start, pace))
     return found
-
-
-def _at(line: Line, size: int) -> float:
-    return line[0] + line[1] * size
 
 
 @lru_cache(maxsize=1 << 16)

@@ -9,27 +9,17 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import permutations, product
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.mesh import Mesh
-from shardwright.planner.repriced_chains import Axes, State
+from shardwright.planner.repriced_middles import Changes, Ints, distinct
 from shardwright.sharding import Sharding
 
-Ints = NDArray[np.int64]
 PLAIN = ("sum", "max", "min", "product")  # reductions that travel in the tensor's dtype
 MOST_AXES = 5  # of a mesh whose moves have patterns
 MOST_NAMES = 120  # ways to name alike axes that are looked at
-
-
-class Pattern(NamedTuple):
-    """The axes of each dim before and after a move, and those that are summed."""
-
-    source: State
-    target: State
-    summed: Axes
 
 
 class Patterns:
@@ -42,7 +32,7 @@ class Patterns:
         orders = [some for n in range(len(self.axes) + 1) for some in permutations(range(len(self.axes)), n)]
         self.lists = sorted(orders) if len(self.axes) <= MOST_AXES else []  # of axes that split a dim, by number
         self._lists = {tuple([self.axes[i] for i in some]): number for number, some in enumerate(self.lists)}
-        self.found: list[Pattern] = []
+        self._keys: list[tuple[int, ...]] = []  # of each dim the lists before and after; what is summed
         self._numbers: dict[tuple[int, ...], int] = {}
         self._ranks: dict[int, _Rank] = {}
 
@@ -51,12 +41,17 @@ class Patterns:
         plain = not s.offsets and not s.halo and (not s.partial or s.reduction in PLAIN)
         return plain and s.mesh == self.mesh and bool(self.lists) and self._own.issuperset(s.axes)
 
+    def ask(self, asked: Sequence[tuple[Sequence[Sharding], Sequence[Sharding], int]]) -> None:
+        """Numbers all pairs of placements of each of several tensors, with so many dims, at once."""
+        by_rank: dict[int, list[tuple[Sequence[Sharding], Sequence[Sharding]]]] = {}
+        for before, after, rank in asked:
+            by_rank.setdefault(rank, []).append((before, after))
+        for rank, some in by_rank.items():
+            self._ranks.setdefault(rank, _Rank(self, rank)).ask(some)
+
     def of(self, before: Sequence[Sharding], after: Sequence[Sharding], rank: int) -> tuple[Ints, NDArray[np.int8]]:
-        """For all pairs of placements of tensors with so many dims the number of the pattern, and the dims in its order."""
-        found = self._ranks.get(rank)
-        if found is None:
-            found = self._ranks[rank] = _Rank(self, rank)
-        return found.of(before, after)
+        """For all pairs of placements that were numbered the number of the pattern, and the dims in its order."""
+        return self._ranks[rank].of(before, after)
 
     def coded(self, s: Sharding, rank: int) -> list[int]:
         """For each dim the number of its list of axes; the partial axes, and the reduction, as numbers."""
@@ -85,16 +80,24 @@ class Patterns:
     def number(self, codes: tuple[int, ...], summed: int) -> int:
         """The number of a pattern: of dims, each with its lists before and after as one number, and axes to be summed."""
         key = (*codes, -1 - summed)
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = len(self.found)
-            pairs = [divmod(code, len(self.lists)) for code in codes]
-            source, target = (
-                tuple([tuple([self.axes[i] for i in self.lists[pair[side]]]) for pair in pairs]) for side in (0, 1)
-            )
-            axes = tuple([axis for i, axis in enumerate(self.axes) if summed >> i & 1])
-            self.found.append(Pattern(source, target, axes))
+        found = self._numbers.setdefault(key, len(self._keys))
+        if found == len(self._keys):
+            self._keys.append(key)
         return found
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._keys)
+
+    def changes(self, numbers: Sequence[int]) -> Changes:
+        """What some patterns say."""
+        keys = [self._keys[number] for number in numbers]
+        dims = np.array([len(key) - 1 for key in keys], np.int64)
+        codes = np.zeros((len(keys), int(dims.max(initial=0))), np.int64)
+        for row, key in zip(codes, keys, strict=True):
+            row[: len(key) - 1] = key[:-1]
+        return Changes(*np.divmod(codes, len(self.lists)), np.array([-1 - key[-1] for key in keys], np.int64), dims)
 
 
 class _Rank:
@@ -107,21 +110,23 @@ class _Rank:
         self._known = np.full((0, 0), -1)  # by placements before and after; -1 where nothing was asked
         self._dims = np.zeros((0, 0, rank), np.int8)
 
-    def of(self, before: Sequence[Sharding], after: Sequence[Sharding]) -> tuple[Ints, NDArray[np.int8]]:
-        rows, columns = ([self._number(s) for s in some] for some in (before, after))
+    def ask(self, asked: Sequence[tuple[Sequence[Sharding], Sequence[Sharding]]]) -> None:
+        pairs = [[[self._number(s) for s in some] for some in ends] for ends in asked]
         have = len(self._known)
         if len(self._codes) > have:
             more = max(2 * len(self._codes), 64) - have
             self._known = np.pad(self._known, (0, more), constant_values=-1)
             self._dims = np.pad(self._dims, ((0, more), (0, more), (0, 0)))
-        at = np.ix_(rows, columns)
-        found = self._known[at]
-        if (found < 0).any():
-            i, j = np.nonzero(found < 0)
-            pairs = np.array(rows)[i], np.array(columns)[j]
-            self._known[pairs], self._dims[pairs] = self._made(*pairs)
-            found = self._known[at]
-        return found, self._dims[at]
+        new = np.zeros(self._known.shape, bool)
+        for rows, columns in pairs:
+            new[np.ix_(rows, columns)] = True
+        pair = np.nonzero(new & (self._known < 0))
+        if len(pair[0]):
+            self._known[pair], self._dims[pair] = self._made(*pair)
+
+    def of(self, before: Sequence[Sharding], after: Sequence[Sharding]) -> tuple[Ints, NDArray[np.int8]]:
+        at = np.ix_(*[[self._numbers[s] for s in some] for some in (before, after)])
+        return self._known[at], self._dims[at]
 
     def _number(self, s: Sharding) -> int:
         found = self._numbers.get(s)
@@ -137,20 +142,24 @@ class _Rank:
         dims, order = self._sorted(a[:, :rank] * count + b[:, :rank])
         first, where = distinct(np.column_stack([dims, summed]))
         named, inner = self._named(dims[first], summed[first])
+        once, which = distinct(named)
+        named = named[once]
         split = (named[:, :-1] != 0).sum(axis=1).tolist()
         numbers = [
             self.patterns.number(tuple(row[: min(some + 1, rank)]), row[-1])
             for row, some in zip(named.tolist(), split, strict=True)
         ]
-        return np.array(numbers)[where], np.take_along_axis(order, inner[where], axis=1)
+        return np.array(numbers)[which][where], np.take_along_axis(order, inner[where], axis=1)
 
     def _sorted(self, dims: Ints) -> tuple[Ints, Ints]:
         """The dims of moves in order, those that nothing splits last, and which these are."""
-        order = np.argsort(np.where(dims == 0, len(self.patterns.lists) ** 2, dims), axis=1, kind="stable")
-        return np.take_along_axis(dims, order, axis=1), order
+        most, rank = len(self.patterns.lists) ** 2, self.rank
+        both = np.sort(np.where(dims == 0, most, dims) * rank + np.arange(rank), axis=1)
+        found, order = np.divmod(both, max(rank, 1))
+        return np.where(found == most, 0, found), order
 
     def _named(self, dims: Ints, summed: Ints) -> tuple[Ints, Ints]:
-        """Moves under the names of alike axes that put them first, and the order of their dims under these."""
+        """Changes under the names of alike axes that put them first, and the order of their dims under these."""
         best: Ints | None = None
         orders = dims
         old, new = np.divmod(dims, len(self.patterns.lists))
@@ -165,15 +174,3 @@ class _Rank:
                 best[less], orders[less] = some[less], order[less]
         assert best is not None
         return best, orders
-
-
-def distinct(rows: Ints) -> tuple[Ints, Ints]:
-    """Where each distinct row is first, and for all rows which of them it is."""
-    code = np.zeros(len(rows), np.int64)
-    for column in rows.T:
-        width = int(column.max(initial=0)) + 1
-        if int(code.max(initial=0)) >= 2**62 // width:
-            code = np.unique(code, return_inverse=True)[1].reshape(-1)
-        code = code * width + column
-    _, first, where = np.unique(code, return_index=True, return_inverse=True)
-    return first, where.reshape(-1)

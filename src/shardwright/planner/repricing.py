@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.caches import MIB, Cache
 from shardwright.mesh import Mesh
-from shardwright.plan import Each, FromLocal, LocalStep, ToLocal, options_of
+from shardwright.plan import Each, FromLocal, LocalStep, Option, ToLocal, options_of
 from shardwright.planner.repriced_moves import moves_of
 from shardwright.planner.repriced_operations import PASSING, Roofline
 from shardwright.planner.repriced_programs import local_size, seconds_of_program
@@ -35,6 +36,9 @@ Scope = tuple[int, ...]
 Shardings = tuple[Sharding, ...]
 Value = tuple[int, int]  # a variable, and the kind of value that its options have
 _Placed = Constrain | Settle | ToLocal
+_strategies: Cache[Any, tuple[tuple[Option, ...], list[float]]] = Cache(
+    limit=32 * MIB, size=lambda found: 1000 + 1500 * len(found[0])
+)
 
 
 class _Added(NamedTuple):
@@ -65,6 +69,10 @@ class Costs:
         self.scopes: list[Scope] = []  # of factors, and their tables by number
         self.uses: list[int] = []
         self.tables: list[Table] = []
+        self._waiting: list[
+            tuple[int, Callable[[], Table]]
+        ] = []  # tables of moves, which are priced once all are known
+        self._asked: dict[int, tuple[Shardings, Shardings, tuple[int, ...], Any]] = {}  # what these are
         self.constant = 0.0
         self._kinds: list[tuple[Shardings, tuple[int, ...], Any]] = []
         self._numbers: dict[Any, int] = {}  # of kinds and of tables
@@ -92,6 +100,7 @@ class Costs:
                 key = "placed", *node.type[:2], there
                 value = self._for.get((node, None), self._values[node])
                 self._put(key, (value,), partial(self._placed, node, there), free=(self._is_free(node),))
+        self._price_moves()
 
     @cached_property
     def most(self) -> float:
@@ -149,8 +158,11 @@ class Costs:
         elif isinstance(what, Control):
             operands = tuple([self._read(x, node) for x in node.nodes])
             layouts = controlled(self.program, node, self.about.fixed)
-            made = partial(self._options, node, layouts, _laid_out)
-            self._lies(node, self._put(node, operands, made, free=self._free(node)))
+
+            seconds = [seconds_of_program(option.program) for option in layouts]
+            self._lies(
+                node, self._put(node, operands, lambda: self._options(node, layouts, seconds), free=self._free(node))
+            )
         elif isinstance(what, LocalStep):
             self.constant += seconds_of_local(what)
         elif isinstance(what, Each):
@@ -225,11 +237,10 @@ class Costs:
         for at, (first, other) in enumerate(self._once(operands)):
             if first < at:
                 moves[at] = self._moved_once(
-                    moves[at], 0, wanted[at], [wanted[e] for e in range(at) if operands[e] == operands[at]]
+                    moves[at], False, wanted[at], [wanted[e] for e in range(at) if operands[e] == operands[at]]
                 )
             if other >= 0:
-                half = len(self.tables[moves[at]]) // 2
-                moves[at] = self._moved_once(moves[at], half, wanted[at], [wanted[other]])
+                moves[at] = self._moved_once(moves[at], True, wanted[at], [wanted[other]])
         return moves
 
     def _once(self, operands: tuple[Value, ...]) -> tuple[tuple[int, int], ...]:
@@ -282,7 +293,7 @@ class Costs:
             one = own is not None and own.other == theirs
             possible = np.full((len(where), len(wanted[at])), source == theirs)
             possible[len(where) // 2 :] |= one
-        return self._table(np.hstack([self.tables[table], self.tables[self._impossible(~possible)]]))
+        return self._later(lambda: np.hstack([self.tables[table], np.where(possible, 0.0, np.inf)]))
 
     def _impossible(self, where: Any) -> int:
         return self._table(np.where(where, np.inf, 0.0))
@@ -301,13 +312,19 @@ class Costs:
         return (*[own or self._is_free(x) for x in node.nodes], own)
 
     def _nothing(self, table: int) -> int:
-        return self._table(np.zeros_like(self.tables[table]))
+        return self._later(lambda: np.zeros_like(self.tables[table]))
 
-    def _moved_once(self, table: int, first: int, wanted: Shardings, others: Sequence[Shardings]) -> int:
-        """The moves of an operand, from some place on, without those that other operands make that are the same value."""
-        units = self.tables[table].copy()
-        units[first:, [k for k, there in enumerate(wanted) if any(some[k] is there for some in others)]] = 0.0
-        return self._table(units)
+    def _moved_once(self, table: int, half: bool, wanted: Shardings, others: Sequence[Shardings]) -> int:
+        """The moves of an operand, or those from its second half of places, without those that other operands make that are the
+        same value."""
+        gone = [k for k, there in enumerate(wanted) if any(some[k] is there for some in others)]
+
+        def made() -> Table:
+            units = self.tables[table].copy()
+            units[len(units) // 2 if half else 0 :, gone] = 0.0
+            return units
+
+        return self._later(made)
 
     def _lies(self, node: Node, value: Value) -> None:
         """A value lies somewhere; if several read it, it may be moved once for them."""
@@ -376,13 +393,22 @@ class Costs:
         key = what.name, what.attrs.key, *[k if isinstance(k, tuple) else _scalar(k) for k in operands], self._own(node)
         if key not in self._operations:
             every, roofline = options_of(what.name, operands, what.attrs, self.mesh), Roofline(self, node, operands)
+            found = dict(zip(map(id, every), self._strategies(key[:-1], every, roofline), strict=True))
             if self._is_tight(node):
                 every = tuple([option for option in every if roofline.sure(option) <= self.most]) or every
-            self._operations[key] = self._options(node, every, roofline.seconds)
+            self._operations[key] = self._options(node, every, [found[id(option)] for option in every])
         return self._operations[key]
 
-    def _options(self, node: Node, options: Sequence[Any], seconds: Callable[[Any], float]) -> Any:
-        cost = self._seconds_table([seconds(option) for option in options])
+    def _strategies(self, key: Any, every: tuple[Option, ...], roofline: Roofline) -> list[float]:
+        """What all strategies of an operation take; kept for the next check, as long as the list of them is the same."""
+        found = _strategies.get((self.mesh, key))
+        if found is None or found[0] is not every:
+            found = every, [roofline.seconds(option) for option in every]
+            _strategies.put((self.mesh, key), found)
+        return found[1]
+
+    def _options(self, node: Node, options: Sequence[Any], seconds: Sequence[float]) -> Any:
+        cost = self._seconds_table(seconds)
         wanted = tuple([tuple([o.operands[at] for o in options]) for at in range(len(node.nodes))])
         results = [(tuple([o.results[at] for o in options]), *kind[:2]) for at, kind in enumerate(node.types)]
         if len(results) == 1:
@@ -426,10 +452,26 @@ class Costs:
         key = "move", kind, wanted
         found = self._numbers.get(key)
         if found is None:
-            found = self._numbers[key] = self._seconds_table(
-                self.moves.seconds(where, wanted, shape, dtype, self.about.exact)
-            )
+            found = self._numbers[key] = len(self.tables)
+            self._asked[found] = where, wanted, shape, dtype
+            self._later(lambda: self.tables[found] / self.about.unit)
         return found
+
+    def _later(self, made: Callable[[], Table]) -> int:
+        self.tables.append(np.zeros(()))
+        self._waiting.append((len(self.tables) - 1, made))
+        return len(self.tables) - 1
+
+    def _price_moves(self) -> None:
+        """Fills in the tables of moves; equal ones are one."""
+        seconds = self.moves.several(list(self._asked.values()), self.about.exact)
+        for number, table in zip(self._asked, seconds, strict=True):
+            self.tables[number] = table
+        same = list(range(len(self.tables)))
+        for number, made in self._waiting:
+            units = self.tables[number] = made()
+            same[number] = self._numbers.setdefault((units.shape, units.tobytes()), number)
+        self.uses = [same[table] for table in self.uses]
 
 
 def placements(mesh: Mesh, shape: tuple[int, ...], any_order: bool = False) -> Shardings:
@@ -446,10 +488,6 @@ def placements(mesh: Mesh, shape: tuple[int, ...], any_order: bool = False) -> S
         for number, order in enumerate(product(*map(permutations, dims)) if any_order else [dims]):
             found.append((held, number > 0, Sharding(mesh, P(*map(tuple, order))).for_shape(shape)))
     return tuple([s for _, _, s in sorted(found, key=lambda entry: entry[:2])])
-
-
-def _laid_out(option: Any) -> float:
-    return seconds_of_program(option.program)
 
 
 def _scalar(x: Any) -> Any:
