@@ -5,7 +5,7 @@ docs/planning.md says what is chosen from. The cost of a choice is what `explain
 """
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -106,7 +106,7 @@ class Builder:
         outputs: Sequence[Sharding | None],
         hubs: Mapping[tuple[Node, int], Sequence[tuple[Node, int]]],
         most: float = math.inf,
-        exact: Container[Any] = (),
+        exact: Collection[Any] = (),
         shared: Shared = NOTHING,
     ) -> None:
         self.exact, self.shared = exact, shared

@@ -6,9 +6,9 @@ blocks count with what they take at least, or, where the certificate says so, wi
 """
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shardwright.mesh import Mesh
 from shardwright.plan import move_steps
 from shardwright.planner.repriced_chains import Axes, Chain, Group, Move
+from shardwright.planner.repriced_floors import Floors, Parts, is_clean
 from shardwright.planner.repriced_links import Line, links_of
 from shardwright.planner.repriced_patterns import Ints, Patterns, distinct
 from shardwright.planner.repriced_steps import seconds_of_steps
@@ -27,17 +28,20 @@ Shardings = tuple[Sharding, ...]
 DType = np.dtype[Any]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Exact = Container[tuple[Sharding, Sharding, Shape, DType]]
+Exact = Collection[tuple[Sharding, Sharding, Shape, DType]]
 UNEQUAL = 0.75  # of what a collective takes between equal blocks: what it takes at least between unequal ones
 NEARLY = 1.25  # times an equal block: the largest block for which that is known
 MOST_TABLES = 256  # of moves that are kept
 EQUAL, SHORT, UNLIKE = range(3)  # how blocks differ: not at all; because there are more blocks than rows; otherwise
 
 
+FEW_AXES = 3  # of a mesh, for the chains of all patterns to be found
+
+
 @lru_cache(maxsize=16)
 def moves_of(mesh: Mesh) -> "Moves":
     """The moves of a mesh; what is found for patterns is kept."""
-    return Moves(mesh)
+    return _Floored(mesh) if sum([n > 1 for n in mesh.shape]) > FEW_AXES else Moves(mesh)
 
 
 class Moves:
@@ -68,11 +72,26 @@ class Moves:
         seconds, less = self._tables[key]
         if not exact or not less.any():
             return seconds
-        result = seconds.copy()
-        for i, j in np.argwhere(less):
-            if (before[i], after[j], shape, dtype) in exact:
-                result[i, j] = stepped(before[i], after[j], shape, dtype)
+        result, less = seconds.copy(), less.copy()
+        self._open(result, less, key, exact)
+        for i, j in self._listed(less, key, exact):
+            result[i, j] = stepped(before[i], after[j], shape, dtype)
         return result
+
+    def _listed(self, less: Flags, about: Any, exact: Exact) -> Iterator[tuple[int, int]]:
+        """Which moves that may take longer are among the exact ones."""
+        before, after, *kind = about
+        places: list[dict[Sharding, list[int]]] = [{}, {}]
+        for some, shardings in zip(places, (before, after), strict=True):
+            for at, s in enumerate(shardings):
+                some.setdefault(s, []).append(at)
+        for source, target, *own in exact:
+            if own == kind:
+                ends = product(places[0].get(source, ()), places[1].get(target, ()))
+                yield from [(i, j) for i, j in ends if less[i, j]]
+
+    def _open(self, seconds: Floats, less: Flags, about: Any, exact: Exact) -> None:
+        """Finds the chains of moves whose patterns are those of exact ones, where others have floors."""
 
     def _made(self, before: Shardings, after: Shardings, shape: Shape, dtype: DType) -> tuple[Floats, Flags]:
         """Seconds of moves, and which of them may take longer."""
@@ -264,6 +283,104 @@ class Moves:
         other = np.where(least >= 0, prices[least], np.where(kind == SHORT, short, UNEQUAL * prices[terms]))
         total: Floats = np.where(kind == EQUAL, prices[terms], other).sum(axis=1)
         return total, (kinds == EQUAL).all(axis=1) & (count % table.divisors_of_all[chain] == 0)
+
+
+class _Floored(Moves):
+    """Moves on a mesh of many axes: they count with floors, but for those whose patterns are among the exact ones."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        super().__init__(mesh)
+        self._floors = Floors(mesh)
+        self._parts: dict[Parts, int] = {}  # numbered
+        self._numbers: list[int] = []  # of the parts of patterns
+        self._listed_blocks: list[
+            list[int]
+        ] = []  # of patterns: of each dim, before, after and between; then of axes in the way
+        self._arrays = np.zeros(0, np.int64), np.zeros((0, 0), np.int64)
+        self._taken: dict[int, int] = {}  # patterns whose chains were found
+        self._of_moves: dict[Any, int] = {}  # patterns of moves
+
+    def _matrix(
+        self, before: Sequence[Sharding], after: Sequence[Sharding], shape: Shape, item: int
+    ) -> tuple[Floats, Flags]:
+        patterns, dims = self.patterns.of(before, after, len(shape))
+        self._see_patterns()
+        sizes = np.array(shape, np.int64)[dims.reshape(patterns.size, len(shape))]
+        first, where = distinct(np.column_stack([patterns.reshape(-1), sizes]))
+        seconds, less = self._floor(patterns.reshape(-1)[first], sizes[first], math.prod(shape), item)
+        return seconds[where].reshape(patterns.shape), less[where].reshape(patterns.shape)
+
+    def _see_patterns(self) -> None:
+        """Finds what the floors of new patterns depend on."""
+        have, width = len(self._numbers), len(self.patterns.axes) * 2 + 1
+        if have == len(self.patterns.found):
+            return
+        for pattern in self.patterns.found[have:]:
+            parts, blocks = self._floors.parts(*pattern)
+            self._numbers.append(self._parts.setdefault(parts, len(self._parts)))
+            own = [[*some, *[1] * (width - len(some))] for some in blocks]
+            split = self.group.count(parts.split)
+            way = [split] * len(pattern.source) + [1] * (width - len(pattern.source))
+            chunks = split * self.group.count(parts.reduced) if parts.reduced else 1
+            self._listed_blocks.append([n for some in (*own, way) for n in some] + [chunks])
+        self._arrays = np.array(self._numbers), np.array(self._listed_blocks, np.int64)
+
+    def _floor(self, patterns: Ints, sizes: Ints, count: int, item: int) -> tuple[Floats, Flags]:
+        """Seconds that moves take at least, and which may take longer."""
+        numbers, blocks = self._arrays[0][patterns], self._arrays[1][patterns]
+        width, rank = blocks.shape[1] // 4, sizes.shape[1]
+        kinds = [blocks[:, at * width : at * width + min(rank, width)] for at in range(4)]
+        sizes = sizes[:, :width]
+        near = np.all([-(-sizes // k) * k <= NEARLY * sizes for k in kinds[:2]], axis=(0, 2))
+        even = np.all([sizes % k == 0 for k in kinds[:3]], axis=(0, 2))
+        fits, chunks = sizes % kinds[3] == 0, count % blocks[:, -1] == 0
+        clean = np.isin(sizes, [n for n in np.unique(sizes) if is_clean(int(n), self.mesh.shape)])
+        roomy, short = chunks & fits.all(axis=1), chunks & (fits | clean).all(axis=1)
+        figures = np.zeros((len(self._parts), 6))
+        for parts, number in self._parts.items():
+            figures[number, 4:] = not parts.scattered and not parts.reduced, not parts.left
+        every = list(self._parts)
+        for number in np.unique(numbers).tolist():
+            figures[number, :4] = self._floors.figures(every[number], count * item)
+        equal, shorter, exact, least, plain, stays = figures[numbers].T
+        known = even & (plain > 0)
+        chain = np.where(roomy, equal, np.where(short, 1.0, UNEQUAL) * shorter)
+        direct = np.where(known, exact, np.where(even, 1.0, UNEQUAL) * least)
+        free = known & (stays > 0)
+        return np.where(near & ~free, np.minimum(chain, direct), 0.0), ~free & (~known | (chain < direct))
+
+    def _open(self, seconds: Floats, less: Flags, about: Any, exact: Exact) -> None:
+        before, after, shape, dtype = about
+        wanted = {self._pattern(move) for move in exact}
+        if not wanted or not all(map(self.patterns.has, (*before, *after))):
+            return
+        patterns, dims = self.patterns.of(before, after, len(shape))
+        at = np.flatnonzero(less & np.isin(patterns, list(wanted)))
+        if not len(at):
+            return
+        for number in np.unique(patterns.reshape(-1)[at]).tolist():
+            if number not in self._taken:
+                self._taken[number] = len(self._moves)
+                self._take_up(Move(self.group, *self.patterns.found[number]))
+        sizes = np.array(shape, np.int64)[dims.reshape(patterns.size, len(shape))[at]]
+        flat = np.array([self._taken[number] for number in patterns.reshape(-1)[at].tolist()])
+        first, where = distinct(np.column_stack([flat, sizes]))
+        found, more = self._uneven_seconds(flat[first], sizes[first], math.prod(shape), dtype.itemsize)
+        found, more = found[where], more[where]
+        known = ~np.isnan(found)
+        at, found, more = at[known], found[known], more[known]
+        flat_seconds, flat_less = seconds.reshape(-1), less.reshape(-1)
+        flat_seconds[at] = np.where(more, np.maximum(found, flat_seconds[at]), found)
+        flat_less[at] = more
+
+    def _pattern(self, move: Any) -> int:
+        source, target, shape, _ = move
+        if not (self.patterns.has(source) and self.patterns.has(target)):
+            return -1
+        key = source, target, len(shape)
+        if key not in self._of_moves:
+            self._of_moves[key] = int(self.patterns.of((source,), (target,), len(shape))[0][0, 0])
+        return self._of_moves[key]
 
 
 class _Chain(NamedTuple):
