@@ -11,7 +11,7 @@ from scipy.sparse import lil_matrix
 import shardwright as sw
 from planned_programs import MESHES, PROGRAMS, planned
 from shardwright import P
-from shardwright.plan import is_exact, move_matrix, move_seconds, move_steps, options_of, patterns, places
+from shardwright.plan import is_exact, move_matrix, move_prices, move_seconds, move_steps, options_of, places
 from shardwright.plan.alike import alike_axes
 from shardwright.planner import remaining
 from shardwright.planner.elimination import Elimination, cost
@@ -431,7 +431,7 @@ def test_alike_axes_share_patterns_and_have_the_prices_of_their_steps(sizes, har
     names = {"a": "a", "b": "b", "c": "c"} | dict(zip(kind, (*kind[1:], kind[0]), strict=True))
     before, after = ([random_sharding(rng, mesh, shape, partial) for _ in range(12)] for partial in (True, False))
     one = move_matrix(before, after, shape, dtype)
-    known = len(patterns._prices(mesh).ways)
+    known = len(move_prices._prices(mesh).ways)
     assert known > 40
     others = [
         [
@@ -444,7 +444,7 @@ def test_alike_axes_share_patterns_and_have_the_prices_of_their_steps(sizes, har
         for some in (before, after)
     ]
     np.testing.assert_allclose(move_matrix(*others, shape, dtype), one, rtol=1e-12)
-    assert len(patterns._prices(mesh).ways) == known
+    assert len(move_prices._prices(mesh).ways) == known
     for a, b in itertools.product(*others):
         assert move_seconds(a, b, shape, dtype) == pytest.approx(move_time(a, b, shape, dtype), rel=1e-9), (a, b)
 

@@ -19,6 +19,7 @@ from shardwright.plan.enumeration import Instant, Option, instants_of, options_o
 from shardwright.plan.factors import PARTIAL, dims_of, homes
 from shardwright.plan.fetch import Fetch, element_step
 from shardwright.plan.local_view import LocalShapes, LocalStep, SendRecv, local_shapes
+from shardwright.plan.move_prices import has_floors, is_exact, move_matrix, move_seconds, moves_that_count_less
 from shardwright.plan.operation import (
     ImplicitGather,
     OperationPlan,
@@ -30,7 +31,6 @@ from shardwright.plan.operation import (
     scalar_side,
     scales_safely,
 )
-from shardwright.plan.patterns import is_exact, move_matrix, move_seconds, moves_that_count_less
 from shardwright.plan.problem import Problem, work_of
 from shardwright.plan.reshard import (
     Cost,
@@ -98,6 +98,7 @@ __all__ = [
     "element_step",
     "gathered_dims",
     "group_of",
+    "has_floors",
     "homes",
     "instants_of",
     "is_exact",

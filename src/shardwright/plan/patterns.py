@@ -8,114 +8,25 @@ not between equal blocks are priced one by one. Either way the price is that of 
 """
 
 import math
-from collections.abc import Container, Sequence
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.mesh import Mesh
 from shardwright.plan.alike import namings
-from shardwright.plan.reshard import move_steps
 from shardwright.plan.ways import Term, Way, Ways
 from shardwright.sharding import P, Sharding
 
 Shape = tuple[int, ...]
-Shardings = tuple[Sharding, ...]
-DType = np.dtype[Any]
 Ints = NDArray[np.int64]
 NONE, PARTIAL = -1, -2  # what an axis does that splits no dim
 MOST_AXES = 5  # of a mesh, for a pattern to be one number of 64 bits
 REDUCTIONS = ("", "sum", "max", "min", "product")  # that patterns know; "" without partial axes
 
 
-class Matrix(NamedTuple):
-    """Seconds of moves, those that nothing is known of NaN; and which of them may take longer, if any."""
-
-    seconds: NDArray[np.float64]
-    less: "NDArray[np.bool_] | None"
-
-
-def move_seconds(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> float:
-    """What `move_steps` takes. That a value becomes partial takes nothing: one device of a group keeps it, the others hold
-    what adds nothing.
-
-    >>> mesh, f4 = Mesh(x=4), np.dtype("f4")
-    >>> here, there = Sharding(mesh, P("x", None)), Sharding(mesh, P(None, "x"))
-    >>> move_seconds(here, there, (8, 8), f4) == sum(step.time for step in move_steps(here, there, (8, 8), f4))
-    True
-    """
-    seconds, less = _matrix((source,), (target,), shape, dtype)
-    return float(seconds[0, 0]) if less is None else _stepped(source, target, shape, dtype)
-
-
-def is_exact(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> bool:
-    """Whether a move's entry in a matrix is its price, without being asked for."""
-    return _matrix((source,), (target,), shape, dtype).less is None
-
-
-def moves_that_count_less(
-    before: Shardings, after: Shardings, shape: Shape, dtype: DType
-) -> "NDArray[np.bool_] | None":
-    """Which moves from each of some shardings to each of others count in a matrix with less than their price, unless asked
-    for; None if all have their price."""
-    return _matrix(before, after, shape, dtype).less
-
-
-def move_matrix(
-    before: Sequence[Sharding],
-    after: Sequence[Sharding],
-    shape: Shape,
-    dtype: DType,
-    exact: "Container[tuple[Sharding, Sharding, Shape, DType]]" = (),
-) -> NDArray[np.float64]:
-    """Seconds of the moves from each of some shardings to each of others.
-
-    Few moves lead over blocks that become unequal on the way, and fewer of them are worth it. They cost most to price, so
-    unless they are among the `exact` they count with what they take at least.
-    """
-    seconds, less = _matrix(tuple(before), tuple(after), shape, dtype)
-    if less is None or not exact:
-        return seconds
-    result = seconds.copy()
-    for i, j in np.argwhere(less):
-        if (before[i], after[j], shape, dtype) in exact:
-            result[i, j] = _stepped(before[i], after[j], shape, dtype)
-    return result
-
-
-@lru_cache(maxsize=512)
-def _matrix(before: Shardings, after: Shardings, shape: Shape, dtype: DType) -> Matrix:
-    rows, columns = tuple(dict.fromkeys(before)), tuple(dict.fromkeys(after))
-    if len(rows) < len(before) or len(columns) < len(after):
-        seconds, less = _matrix(rows, columns, shape, dtype)
-        at = np.ix_([rows.index(s) for s in before], [columns.index(s) for s in after])
-        return Matrix(seconds[at], None if less is None else less[at])
-    seconds = np.full((len(rows), len(columns)), math.nan)
-    less = np.zeros(seconds.shape, bool)
-    prices = _prices(rows[0].mesh)
-    known = [[i for i, s in enumerate(some) if prices.knows(s)] for some in (rows, columns)]
-    if all(known):
-        at = np.ix_(*known)
-        ends = [rows[i] for i in known[0]], [columns[i] for i in known[1]]
-        seconds[at], less[at] = prices.matrix(*ends, shape, dtype.itemsize)
-    for i, j in np.argwhere(np.isnan(seconds)):
-        seconds[i, j] = _stepped(rows[i], columns[j], shape, dtype)
-    seconds.setflags(write=False)
-    return Matrix(seconds, less if less.any() else None)
-
-
-@lru_cache(maxsize=1 << 16)
-def _stepped(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> float:
-    """Seconds by the steps themselves."""
-    if target.partial and (not set(target.partial) <= set(source.partial) or source.reduction != target.reduction):
-        same = source.reduction == target.reduction
-        target = target.replace(partial=tuple(axis for axis in target.partial if same and axis in source.partial))
-    return sum([step.time for step in move_steps(source, target, shape, dtype)])
-
-
-class _Prices:
+class Prices:
     """The prices of all patterns of a mesh that were asked for, numbered in order."""
 
     def __init__(self, mesh: Mesh) -> None:
@@ -157,7 +68,7 @@ class _Prices:
         uneven = np.flatnonzero(~self._even(used, where, dims, shape, count))
         if len(uneven):
             rows = np.column_stack([patterns[uneven], np.array([*shape, 0])[dims[uneven]]])
-            _, first, alike = np.unique(_as_words(rows), return_index=True, return_inverse=True)
+            _, first, alike = np.unique(as_words(rows), return_index=True, return_inverse=True)
             priced = [self._uneven(int(patterns[at]), dims[at].tolist(), shape, itemsize) for at in uneven[first]]
             seconds[uneven], less[uneven] = np.array(priced).T[:, alike.reshape(-1)]
         size = len(before), len(after)
@@ -167,8 +78,11 @@ class _Prices:
         """Seconds of a move that may be between unequal blocks, and whether it may take longer."""
         named = [d for d in dims if d >= 0]
         order = (*[shape[d] for d in named], *[n for d, n in enumerate(shape) if d not in named])
-        seconds, known = self.ways[pattern].seconds(order, math.prod(shape), itemsize)
+        seconds, known = self._ways_of(pattern).seconds(order, math.prod(shape), itemsize)
         return seconds, not known
+
+    def _ways_of(self, pattern: int) -> Ways:
+        return self.ways[pattern]
 
     # -- patterns -----------------------------------------------------------------------------------------------------
 
@@ -187,7 +101,10 @@ class _Prices:
         """For all pairs the number of the pattern, and the dims that it names, in order, then the first that it does not name;
         -1 for none."""
         n, m = len(before), len(after)
-        a, b = np.repeat(self._coded(before), m, axis=0), np.tile(self._coded(after), (n, 1))
+        return self._patterns_of(np.repeat(self._coded(before), m, axis=0), np.tile(self._coded(after), (n, 1)), rank)
+
+    def _patterns_of(self, a: Ints, b: Ints, rank: int) -> tuple[Ints, Ints]:
+        """The same of pairs of coded shardings."""
         b[:, :-1:2][(b[:, :-1:2] == PARTIAL) & ((a[:, :-1:2] != PARTIAL) | (a[:, -1:] != b[:, -1:]))] = NONE
         code, dims = self._labelled(a, b, rank)
         found, first, where = np.unique(code, return_index=True, return_inverse=True)
@@ -229,7 +146,7 @@ class _Prices:
         for i, (code, naming) in enumerate(zip(codes, least, strict=True)):
             first, named = int(labelled[naming][0][i]), labelled[naming][1][i].tolist()
             if first not in self._firsts:
-                self._firsts[first] = len(self.ways)
+                self._firsts[first] = self._count()
                 self._add_pattern(every[naming][0][i].tolist(), every[naming][1][i].tolist(), named)
             own = dims[i].tolist()
             self._numbers[code], self._orders[code] = self._firsts[first], [own.index(dim) for dim in named]
@@ -242,6 +159,10 @@ class _Prices:
             order = sorted(range(len(self.axes)), key=lambda i: numbers[self.axes[i]])
             found.append([*[n for i in order for n in (2 * i, 2 * i + 1)], 2 * len(self.axes)])
         return found
+
+    def _count(self) -> int:
+        """How many patterns there are."""
+        return len(self.ways)
 
     def _add_pattern(self, a: list[int], b: list[int], dims: list[int]) -> None:
         number, some = len(self.ways), [d for d in dims if d >= 0]
@@ -310,15 +231,10 @@ class _Prices:
         return prices
 
 
-def _as_words(rows: Ints) -> NDArray[np.void]:
+def as_words(rows: Ints) -> NDArray[np.void]:
     """Rows as single values, to be compared at once."""
     return np.ascontiguousarray(rows).view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).reshape(-1)
 
 
 def _at(line: tuple[float, float], size: int) -> float:
     return line[0] + line[1] * size
-
-
-@lru_cache(maxsize=16)
-def _prices(mesh: Mesh) -> _Prices:
-    return _Prices(mesh)

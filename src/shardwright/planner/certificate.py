@@ -12,7 +12,7 @@ names one of its variables, and steps on equal tables are checked once.
 """
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any
@@ -42,7 +42,7 @@ class Certificate:
     fixed: Mapping[Node, Sharding]
     outputs: Sequence[Sharding | None]
     hubs: Mapping[tuple[Node, int], Sequence[tuple[Node, int]]]  # places for some readers of a value
-    exact: Container[Any]  # moves over unequal blocks that count with their price; others with what they take at least
+    exact: Collection[Any]  # moves that count with their price where others count with what they take at least
     limit: float  # bytes that a device holds at most of a step's operands and results, beside the smallest inputs
     steps: Sequence[Any]
     tables: Mapping[int, Table]  # in units

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shardwright.planner.tables import Tables
 
 MOST = 10.0**7  # combinations of one step
+MOST_OF_MANY = 4e9  # the same on meshes of many axes, where a linear programme would be as large and take far longer
 MOST_COMPARED = 40_000  # combinations of others for which options are compared
 Scope = tuple[int, ...]
 

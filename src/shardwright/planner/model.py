@@ -5,7 +5,7 @@ docs/planning.md says what is chosen from. The cost of a choice is what `explain
 """
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -115,7 +115,7 @@ class Builder:
         outputs: Sequence[Sharding | None],
         hubs: Mapping[tuple[Node, int], Sequence[tuple[Node, int]]],
         most: float = math.inf,
-        exact: Container[Any] = (),
+        exact: Collection[Any] = (),
         twins: Twins | None = None,
         relaxed: bool = False,
     ) -> None:

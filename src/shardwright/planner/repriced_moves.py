@@ -6,8 +6,9 @@ blocks count with what they take at least, or, where the certificate says so, wi
 """
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -29,16 +30,10 @@ DType = np.dtype[Any]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Asked = tuple[Shardings, Shardings, Shape, DType]
-Exact = Container[tuple[Sharding, Sharding, Shape, DType]]
+Exact = Collection[tuple[Sharding, Sharding, Shape, DType]]
 NEARLY = 1.25  # times an equal block: the largest block for which that is known
 MOST_TABLES = 256  # of moves that are kept
 EQUAL, SHORT, UNLIKE = range(3)  # how blocks differ: not at all; because there are more blocks than rows; otherwise
-
-
-@lru_cache(maxsize=16)
-def moves_of(mesh: Mesh) -> "Moves":
-    """The moves of a mesh; what is found for patterns is kept."""
-    return Moves(mesh)
 
 
 class Moves:
@@ -68,31 +63,29 @@ class Moves:
         """The same for several tensors: what these moves have in common is found once."""
         new = [key for key in dict.fromkeys(asked) if key not in self._tables]
         found = {key: self._tables[key] for key in asked if key in self._tables}
-        found.update(zip(new, self._made(new), strict=True))
+        found.update(zip(new, self.made(new), strict=True))
         if len(self._tables) + len(new) > MOST_TABLES:
             self._tables.clear()
         self._tables.update({key: found[key] for key in new[:MOST_TABLES]})
-        return [self._exactly(key, *found[key], exact) for key in asked]
+        return [self.exactly(key, *found[key], exact) for key in asked]
 
-    def _exactly(self, asked: Asked, seconds: Floats, less: Flags, exact: Exact) -> Floats:
+    def exactly(self, asked: Asked, seconds: Floats, less: Flags, exact: Exact) -> Floats:
         """With the moves that count with what their steps take."""
         if not exact or not less.any():
             return seconds
-        before, after, shape, dtype = asked
-        result = seconds.copy()
-        for i, j in np.argwhere(less):
-            if (before[i], after[j], shape, dtype) in exact:
-                result[i, j] = stepped(before[i], after[j], shape, dtype)
+        result, (before, after, shape, dtype) = seconds.copy(), asked
+        for i, j in _listed(asked, less, exact):
+            result[i, j] = stepped(before[i], after[j], shape, dtype)
         return result
 
-    def _made(self, asked: Sequence[Asked]) -> list[tuple[Floats, Flags]]:
+    def made(self, asked: Sequence[Asked]) -> list[tuple[Floats, Flags]]:
         """Seconds of moves, and which of them may take longer."""
-        every = [_Matrix(key, self.patterns.has) for key in asked]
+        every = [Matrix(key, self.patterns.has) for key in asked]
         known = [one for one in every if one.before and one.after]
         self.patterns.ask([(one.before, one.after, len(one.shape)) for one in known])
         if self.patterns.count > len(self._waiting):
             self._take_up(range(len(self._waiting), self.patterns.count))
-        by_size: dict[tuple[int, int], list[_Matrix]] = {}
+        by_size: dict[tuple[int, int], list[Matrix]] = {}
         for one in known:
             one.patterns, one.dims = self.patterns.of(one.before, one.after, len(one.shape))
             by_size.setdefault((math.prod(one.shape), one.dtype.itemsize), []).append(one)
@@ -109,7 +102,7 @@ class Moves:
             self._fill(some, uneven[size], *size)
         return [one.result() for one in every]
 
-    def _fill(self, some: Sequence["_Matrix"], uneven: Ints, count: int, item: int) -> None:
+    def _fill(self, some: Sequence["Matrix"], uneven: Ints, count: int, item: int) -> None:
         """Fills in what moves of tensors of one size take, of which some may lead over unequal blocks."""
         prices = self._even_seconds(count * item)
         for one in some:
@@ -200,7 +193,7 @@ class Moves:
             self._of_patterns[size] = prices, table.count
         return prices
 
-    def _uneven(self, some: Sequence["_Matrix"]) -> Ints:
+    def _uneven(self, some: Sequence["Matrix"]) -> Ints:
         """Notes the moves that may lead over unequal blocks, and gives the pattern and the sizes of dims of each."""
         rows, rank = [np.zeros((0, 1), np.int64)], max([len(one.shape) for one in some])
         for one in some:
@@ -277,7 +270,20 @@ class Moves:
         return total, (kinds == EQUAL).all(axis=1) & (count % rows.divisor[chain] == 0)
 
 
-class _Matrix:
+def _listed(asked: Asked, less: Flags, exact: Exact) -> Iterator[tuple[int, int]]:
+    """Which moves that may take longer are among the exact ones."""
+    before, after, *kind = asked
+    places: list[dict[Sharding, list[int]]] = [{}, {}]
+    for some, shardings in zip(places, (before, after), strict=True):
+        for at, s in enumerate(shardings):
+            some.setdefault(s, []).append(at)
+    for source, target, *own in exact:
+        if own == kind:
+            ends = product(places[0].get(source, ()), places[1].get(target, ()))
+            yield from [(i, j) for i, j in ends if less[i, j]]
+
+
+class Matrix:
     """The moves from some placements to others, those of which that have patterns, and what these take."""
 
     uneven: Ints  # the moves that may lead over unequal blocks, as places in the matrix of patterns
@@ -287,19 +293,20 @@ class _Matrix:
     def __init__(self, asked: Asked, has: Callable[[Sharding], bool]) -> None:
         self.ends, self.shape, self.dtype = asked[:2], asked[2], asked[3]
         self.every = [list(dict.fromkeys(some)) for some in self.ends]
-        self._known = [[i for i, s in enumerate(some) if has(s)] for some in self.every]
-        self.before, self.after = ([some[i] for i in own] for some, own in zip(self.every, self._known, strict=True))
+        self._places = [[i for i, s in enumerate(some) if has(s)] for some in self.every]
+        self.known = np.ix_(*self._places)
+        self.before, self.after = ([some[i] for i in own] for some, own in zip(self.every, self._places, strict=True))
         self.seconds = np.full((len(self.every[0]), len(self.every[1])), math.nan)
         self.less = np.zeros(self.seconds.shape, bool)
 
-    def fill(self, seconds: Floats) -> None:
-        """What moves with patterns take between equal blocks."""
-        self.seconds[np.ix_(*self._known)] = seconds
+    def fill(self, seconds: Floats, less: "Flags | bool" = False) -> None:
+        """What moves with patterns take, and whether they may take longer."""
+        self.seconds[self.known], self.less[self.known] = seconds, less
 
     def fill_uneven(self, seconds: Floats, less: Flags) -> None:
         """What those take that may lead over unequal ones, and whether they may take longer."""
         places = tuple(
-            np.array(own)[at] for own, at in zip(self._known, divmod(self.uneven, len(self.after)), strict=True)
+            np.array(own)[at] for own, at in zip(self._places, divmod(self.uneven, len(self.after)), strict=True)
         )
         self.seconds[places], self.less[places] = seconds, less
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shardwright.caches import MIB, Cache
 from shardwright.mesh import Mesh
 from shardwright.plan import Each, FromLocal, LocalStep, Option, ToLocal, options_of
-from shardwright.planner.repriced_moves import moves_of
+from shardwright.planner.repriced_floored import moves_of
 from shardwright.planner.repriced_operations import PASSING, Roofline
 from shardwright.planner.repriced_programs import local_size, seconds_of_program
 from shardwright.planner.repriced_steps import seconds_of_local

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shardwright.errors import PlanError
 from shardwright.garbage import no_collection
-from shardwright.plan import moves_that_count_less
+from shardwright.plan import has_floors, move_matrix, move_seconds, moves_that_count_less
 from shardwright.planner.deciding import Hubs, Moved, counted_twice, decision_of
 from shardwright.planner.easing import ROUNDING, Easing, rounds_of
 from shardwright.planner.least import Least, Needs
@@ -28,7 +28,11 @@ from shardwright.sharding import Sharding
 ROUNDS = 8  # of lowering the budget for what is held throughout
 MEASURES = 4  # of how much is held, by which small plans are found
 WEIGHED = 8  # more plans with more weight where much was held
+RIVALS = 200  # moves from and to a place that are priced beside one that a plan makes
 SURE = 0.8  # of a limit: an estimate below it needs no second look
+
+Shardings = tuple[Sharding, ...]
+Ints = NDArray[np.int64]
 
 
 @dataclass
@@ -321,16 +325,35 @@ class Search:
     def _unpriced(self, model: Model, solution: Solution) -> set[Moved]:
         """Moves that a solution makes and that count with less than their price so far, with those from the same place and to
         the same place: the next solution would make one of these."""
-        found: set[Moved] = set()
+        found, known = set[Moved](), dict[Any, Any]()
         for (source, target, node, _), (before, after) in zip(model.edges, model.wheres, strict=True):
             kind = node.type[:2]
-            less = moves_that_count_less(before, after, *kind)
-            i, j = solution.choice[source], solution.choice[target]
+            key = id(before), id(after), *kind
+            if key not in known:
+                known[key] = moves_that_count_less(before, after, *kind, self.exact)
+            less, i, j = known[key], solution.choice[source], solution.choice[target]
             if less is None or not less[i, j] or (before[i], after[j], *kind) in self.exact:
                 continue
-            found.update((before[i], after[k], *kind) for k in np.flatnonzero(less[i]))
-            found.update((before[k], after[j], *kind) for k in np.flatnonzero(less[:, j]))
+            rows, columns = np.flatnonzero(less[i]), np.flatnonzero(less[:, j])
+            if has_floors(self.program.mesh):
+                found.add((before[i], after[j], *kind))
+                rows, columns = self._rivals(before, after, i, j, kind, rows, columns)
+            found.update((before[i], after[k], *kind) for k in rows)
+            found.update((before[k], after[j], *kind) for k in columns)
         return found - self.exact
+
+    def _rivals(
+        self, before: Shardings, after: Shardings, i: int, j: int, kind: Any, rows: Ints, columns: Ints
+    ) -> tuple[Ints, Ints]:
+        """Of moves from one place and to another those that may be cheaper than that between them, the likeliest first."""
+        price, seconds = (
+            move_seconds(before[i], after[j], *kind),
+            move_matrix(before, after, kind[0], kind[1], self.exact),
+        )
+        sides = (rows, seconds[i, rows]), (columns, seconds[columns, j])
+        cheaper = [(some[costs < price], costs[costs < price]) for some, costs in sides]
+        from_one, to_one = (some[np.argsort(costs, kind="stable")][:RIVALS] for some, costs in cheaper)
+        return from_one, to_one
 
     def _only(self, model: Model, node: Node, there: Sharding) -> tuple[tuple[int, ...], int]:
         """The factor that leaves an input one place."""

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.planner.elimination import Elimination, Gone, Scope, cost
+from shardwright.plan import has_floors
+from shardwright.planner.elimination import MOST_OF_MANY, Elimination, Gone, Scope, cost
 from shardwright.planner.model import Model
 from shardwright.planner.remaining import Result, Step, finished
 
@@ -65,6 +66,7 @@ class Solver:
         )
         self.factors = [*model.factors, *more]
         self.sizes = [len(variable.options) for variable in model.variables]
+        self._most = {"most": MOST_OF_MANY} if has_floors(model.program.mesh) else {}
         self.wide = False  # too wide to minimise all variables out, which is the same for all prices
         self._solutions: dict[tuple[float, bool], Solution | None] = {}  # by budget, and whether prices were mixed
         self.tried: list[tuple[float, int, list[int]]] = []  # choices: seconds, bytes held; the first at no price
@@ -83,7 +85,7 @@ class Solver:
         count = len(self.tables.values)
         run = Elimination(self.tables, self.sizes, factors, self.order)
         if not self.wide:
-            run.run()
+            run.run(**self._most)
             self.wide = bool(run.left)
         if not self.wide and self.order is None:
             self.order = [step.variable for step in run.gone]
@@ -93,7 +95,7 @@ class Solver:
                 self.tables.forget(count)
             self.tables.set_prices(*prices)
             if self.wide:
-                return finished(self.tables, list(self.sizes), factors)
+                return finished(self.tables, list(self.sizes), factors, **self._most)
             return Result(run.choice(), run.least(), run.least(), [*run.steps])
 
         return solved
@@ -167,7 +169,7 @@ class Solver:
             return
         sizes = [(scope, self.tables.bytes(some)) for scope, some in self._sizes]
         run = Elimination(self.tables, self.sizes, [*self.factors, *sizes], self.order)
-        run.run()
+        run.run(**self._most)
         if run.left:
             return
         self.tables.set_prices(price, price)
