@@ -16,6 +16,7 @@ from shardwright.sharding import Sharding
 
 Shape = tuple[int, ...]
 Move = tuple[Sharding, Sharding, Shape, Any]
+AT_ONCE = 100_000  # moves that are looked at together
 MOST_MOVES = 1 << 16  # whose patterns are kept
 
 
@@ -40,18 +41,23 @@ class Floored(Prices):
         self, before: Sequence[Sharding], after: Sequence[Sharding], shape: Shape, itemsize: int
     ) -> tuple[Floats, Flags, Ints]:
         """Seconds that moves take at least, which of them may take longer, and their patterns."""
+        clean = np.array([*[self._is_clean(n) for n in shape], True])
+        step = max(AT_ONCE // len(after), 1)
+        parts = [self._some(before[i : i + step], after, shape, itemsize, clean) for i in range(0, len(before), step)]
+        seconds, less, patterns = (np.concatenate(some).reshape(len(before), -1) for some in zip(*parts, strict=True))
+        return seconds, less, patterns
+
+    def _some(
+        self, before: Sequence[Sharding], after: Sequence[Sharding], shape: Shape, itemsize: int, clean: Flags
+    ) -> tuple[Floats, Flags, Ints]:
         patterns, dims = self._patterns(before, after, len(shape))
-        count = math.prod(shape)
-        rank = max(len(shape), 1)  # patterns have no more dims
+        rank, count = max(len(shape), 1), math.prod(shape)  # patterns have no more dims
         lines, where = _distinct(
             patterns, dims[:, :rank]
         )  # moves that differ in no more than the names of axes and dims
-        used, sizes = lines[:, 0], np.array([*shape, 0])[lines[:, 1:]]
-        some = self._features_of(used)
-        clean = np.array([*[self._is_clean(n) for n in shape], True])[lines[:, 1:]]
-        seconds, less = self._floor(some, sizes, clean, count, count * itemsize)
-        shaped = len(before), len(after)
-        return seconds[where].reshape(shaped), less[where].reshape(shaped), patterns.reshape(shaped)
+        some, sizes = self._features_of(lines[:, 0]), np.array([*shape, 0])[lines[:, 1:]]
+        seconds, less = self._floor(some, sizes, clean[lines[:, 1:]], count, count * itemsize)
+        return seconds[where], less[where], patterns.astype(np.int32)
 
     def _floor(self, some: Features, sizes: Ints, clean: Flags, count: int, size: int) -> tuple[Floats, Flags]:
         """Seconds that moves take at least, and which of them may take longer."""

@@ -86,8 +86,8 @@ class Floors:
             both[:, j] |= meet
         summed: Flags = (old.dim == PARTIAL) & (new.dim != PARTIAL)
         moved, unlike = (self._with_behind(some, old, new) for some in (stays, stays | both))
-        whole = np.asarray(both.any(axis=1))
-        one: Flags = _on_one_dim(old.dim, stays) & _on_one_dim(new.dim, stays) & ~whole
+        whole: Flags = np.asarray(both.any(axis=1))
+        one = _on_one_dim(old.dim, stays) & _on_one_dim(new.dim, stays) & ~whole
         before, becomes = self._blocks(old.dim, held, dims), self._blocks(new.dim, wanted, dims)
         sliced = before * self._blocks(new.dim, wanted & ~held, dims)
         alike = (sliced == becomes * self._blocks(old.dim, held & ~wanted, dims)).all(axis=1)
@@ -106,7 +106,7 @@ class Floors:
             near=(alike | (one & self._in_one_step(old, new, stays))).astype(np.int64),
             before=before,
             becomes=becomes,
-            between=np.where(summed.any(axis=1, keepdims=True), sliced, before),
+            between=np.where(np.asarray(summed.any(axis=1))[:, None], sliced, before),
         )
 
     def _pairs(self) -> Iterator[tuple[int, int]]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.caches import MIB, kept
 from shardwright.mesh import Mesh
 from shardwright.plan.floored import Floored
 from shardwright.plan.patterns import Prices
@@ -106,7 +107,7 @@ def _places_of(shardings: Shardings) -> dict[Sharding, list[int]]:
     return found
 
 
-@lru_cache(maxsize=512)
+@kept(limit=512 * MIB, size=lambda matrix: 1000 + 14 * matrix.seconds.size, least=64)
 def _matrix(before: Shardings, after: Shardings, shape: Shape, dtype: DType) -> Matrix:
     rows, columns = tuple(dict.fromkeys(before)), tuple(dict.fromkeys(after))
     if len(rows) < len(before) or len(columns) < len(after):

@@ -28,11 +28,10 @@ from shardwright.sharding import Sharding
 ROUNDS = 8  # of lowering the budget for what is held throughout
 MEASURES = 4  # of how much is held, by which small plans are found
 WEIGHED = 8  # more plans with more weight where much was held
-RIVALS = 200  # moves from and to a place that are priced beside one that a plan makes
+RIVALS = 500  # moves from and to a place that are priced beside one that a plan makes
 SURE = 0.8  # of a limit: an estimate below it needs no second look
 
 Shardings = tuple[Sharding, ...]
-Ints = NDArray[np.int64]
 
 
 @dataclass
@@ -325,35 +324,43 @@ class Search:
     def _unpriced(self, model: Model, solution: Solution) -> set[Moved]:
         """Moves that a solution makes and that count with less than their price so far, with those from the same place and to
         the same place: the next solution would make one of these."""
-        found, known = set[Moved](), dict[Any, Any]()
+        found = set[Moved]()
         for (source, target, node, _), (before, after) in zip(model.edges, model.wheres, strict=True):
             kind = node.type[:2]
-            key = id(before), id(after), *kind
-            if key not in known:
-                known[key] = moves_that_count_less(before, after, *kind, self.exact)
-            less, i, j = known[key], solution.choice[source], solution.choice[target]
-            if less is None or not less[i, j] or (before[i], after[j], *kind) in self.exact:
+            less = moves_that_count_less(before, after, *kind)
+            i, j = solution.choice[source], solution.choice[target]
+            move = before[i], after[j], *kind
+            if less is None or not less[i, j] or move in self.exact or move in found:
                 continue
-            rows, columns = np.flatnonzero(less[i]), np.flatnonzero(less[:, j])
             if has_floors(self.program.mesh):
-                found.add((before[i], after[j], *kind))
-                rows, columns = self._rivals(before, after, i, j, kind, rows, columns)
-            found.update((before[i], after[k], *kind) for k in rows)
-            found.update((before[k], after[j], *kind) for k in columns)
+                found.update(self._with_rivals(before, after, move))
+                continue
+            found.update((before[i], after[k], *kind) for k in np.flatnonzero(less[i]))
+            found.update((before[k], after[j], *kind) for k in np.flatnonzero(less[:, j]))
         return found - self.exact
 
-    def _rivals(
-        self, before: Shardings, after: Shardings, i: int, j: int, kind: Any, rows: Ints, columns: Ints
-    ) -> tuple[Ints, Ints]:
-        """Of moves from one place and to another those that may be cheaper than that between them, the likeliest first."""
-        price, seconds = (
-            move_seconds(before[i], after[j], *kind),
-            move_matrix(before, after, kind[0], kind[1], self.exact),
-        )
-        sides = (rows, seconds[i, rows]), (columns, seconds[columns, j])
-        cheaper = [(some[costs < price], costs[costs < price]) for some, costs in sides]
-        from_one, to_one = (some[np.argsort(costs, kind="stable")][:RIVALS] for some, costs in cheaper)
-        return from_one, to_one
+    def _with_rivals(self, before: Shardings, after: Shardings, move: Moved) -> Iterator[Moved]:
+        """A move that counts with less than its price, and those from the same place and to the same place that may be cheaper
+        than it, the likeliest first. None of them if the ways of its pattern say that it has its price."""
+        source, target, shape, dtype = move
+        if moves_that_count_less((source,), (target,), shape, dtype, self.exact) is None:
+            return
+        yield move
+        price = move_seconds(*move)
+        yield from [(source, after[k], shape, dtype) for k in self._below(price, (source,), after, shape, dtype)]
+        yield from [(before[k], target, shape, dtype) for k in self._below(price, before, (target,), shape, dtype)]
+
+    def _below(
+        self, price: float, before: Shardings, after: Shardings, shape: tuple[int, ...], dtype: Any
+    ) -> list[int]:
+        """Which moves from or to one place count with less than their price and than some price, the cheapest first."""
+        less = moves_that_count_less(before, after, shape, dtype, self.exact)
+        if less is None:
+            return []
+        seconds = move_matrix(before, after, shape, dtype, self.exact).reshape(-1)
+        cheaper = np.flatnonzero(less.reshape(-1) & (seconds < price))
+        found: list[int] = cheaper[np.argsort(seconds[cheaper], kind="stable")][:RIVALS].tolist()
+        return found
 
     def _only(self, model: Model, node: Node, there: Sharding) -> tuple[tuple[int, ...], int]:
         """The factor that leaves an input one place."""
