@@ -44,6 +44,15 @@ def row(layers: int, sizes: tuple[int, ...], goal: float, check: float = 0.1) ->
     return again
 
 
+def many_axes(layers: int, sizes: tuple[int, ...]) -> None:
+    """A mesh on which most moves count with floors."""
+    mesh = sw.Mesh(sizes, tuple("abcd"), hardware="h100")
+    took, plan = planned(layers, mesh)
+    name = f"{layers} layer on {'×'.join(map(str, sizes))}"
+    report(f"{name}: trace to plan", took, 30, "s", f"gap {plan.gap:.0e}")
+    report(f"{name}: first check", timed(plan.certificate.check)[0], 30, "s")
+
+
 def within(layers: int, sizes: tuple[int, ...]) -> None:
     """Parts of the memory that the best plan takes."""
     mesh = sw.Mesh(sizes, ("dp", "tp"), hardware="h100")
@@ -61,6 +70,7 @@ def main() -> None:
     row(100, (8, 8, 8), 4, check=0.5)
     row(100, (2, 2, 2), 4, check=0.5)
     within(100, (64, 8))
+    many_axes(1, (2, 8, 8, 4))
 
 
 if __name__ == "__main__":
