@@ -63,7 +63,7 @@ def moves_that_count_less(
 ) -> "NDArray[np.bool_] | None":
     """Which moves from each of some shardings to each of others count in a matrix with less than their price, unless asked
     for; None if all have their price."""
-    return _with_exact(_matrix(before, after, shape, dtype), before, after, shape, dtype, exact).less
+    return _with_exact(_prices(before[0].mesh), before, after, shape, dtype, exact).less
 
 
 def move_matrix(
@@ -76,18 +76,18 @@ def move_matrix(
     most moves; if one of their pattern is among the `exact`, its ways are found.
     """
     before, after = tuple(before), tuple(after)
-    return _with_exact(_matrix(before, after, shape, dtype), before, after, shape, dtype, exact).seconds
+    return _with_exact(_prices(before[0].mesh), before, after, shape, dtype, exact).seconds
 
 
 def _with_exact(
-    matrix: Matrix, before: Shardings, after: Shardings, shape: Shape, dtype: DType, exact: Exact
+    prices: Prices, before: Shardings, after: Shardings, shape: Shape, dtype: DType, exact: Exact
 ) -> Matrix:
     """A matrix in which some moves count with their price."""
+    matrix = _matrix_by(prices, before, after, shape, dtype)
     if matrix.less is None or not exact:
         return matrix
     seconds, less = matrix.seconds.copy(), matrix.less.copy()
     if matrix.patterns is not None:
-        prices = _prices(before[0].mesh)
         assert isinstance(prices, Floored)
         prices.open(matrix.patterns, seconds, less, (before, after, shape, dtype), exact)
     rows, columns = _places_of(before), _places_of(after)
@@ -107,17 +107,21 @@ def _places_of(shardings: Shardings) -> dict[Sharding, list[int]]:
     return found
 
 
-@kept(limit=512 * MIB, size=lambda matrix: 1000 + 14 * matrix.seconds.size, least=64)
 def _matrix(before: Shardings, after: Shardings, shape: Shape, dtype: DType) -> Matrix:
+    return _matrix_by(_prices(before[0].mesh), before, after, shape, dtype)
+
+
+@kept(limit=512 * MIB, size=lambda matrix: 1000 + 14 * matrix.seconds.size, least=64)
+def _matrix_by(prices: Prices, before: Shardings, after: Shardings, shape: Shape, dtype: DType) -> Matrix:
+    """By prices whose numbers of patterns the matrix has."""
     rows, columns = tuple(dict.fromkeys(before)), tuple(dict.fromkeys(after))
     if len(rows) < len(before) or len(columns) < len(after):
         places = [{s: i for i, s in enumerate(some)} for some in (rows, columns)]
         at = np.ix_([places[0][s] for s in before], [places[1][s] for s in after])
-        seconds, less, patterns = _matrix(rows, columns, shape, dtype)
+        seconds, less, patterns = _matrix_by(prices, rows, columns, shape, dtype)
         return Matrix(seconds[at], None if less is None else less[at], None if patterns is None else patterns[at])
     seconds = np.full((len(rows), len(columns)), math.nan)
     less, patterns = np.zeros(seconds.shape, bool), None
-    prices = _prices(rows[0].mesh)
     known = [[i for i, s in enumerate(some) if prices.knows(s)] for some in (rows, columns)]
     if all(known):
         at = np.ix_(*known)
@@ -142,6 +146,15 @@ def _stepped(source: Sharding, target: Sharding, shape: Shape, dtype: DType) -> 
     return sum([step.time for step in move_steps(source, target, shape, dtype)])
 
 
-@lru_cache(maxsize=16)
 def _prices(mesh: Mesh) -> Prices:
-    return Floored(mesh) if has_floors(mesh) else Prices(mesh)
+    return _floored(mesh) if has_floors(mesh) else _of_all(mesh)
+
+
+@lru_cache(maxsize=16)
+def _of_all(mesh: Mesh) -> Prices:
+    return Prices(mesh)
+
+
+@lru_cache(maxsize=2)  # hundreds of megabytes
+def _floored(mesh: Mesh) -> Floored:
+    return Floored(mesh)

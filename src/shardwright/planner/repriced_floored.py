@@ -18,10 +18,19 @@ from shardwright.sharding import Sharding
 FEW_AXES = 3  # of a mesh, for the chains of all patterns to be found
 
 
-@lru_cache(maxsize=16)
 def moves_of(mesh: Mesh) -> "Moves | Floored":
     """The moves of a mesh; what is found for patterns is kept."""
-    return Floored(mesh) if sum([n > 1 for n in mesh.shape]) > FEW_AXES else Moves(mesh)
+    return _with_floors(mesh) if sum([n > 1 for n in mesh.shape]) > FEW_AXES else _of_all(mesh)
+
+
+@lru_cache(maxsize=16)
+def _of_all(mesh: Mesh) -> Moves:
+    return Moves(mesh)
+
+
+@lru_cache(maxsize=2)  # hundreds of megabytes
+def _with_floors(mesh: Mesh) -> "Floored":
+    return Floored(mesh)
 
 
 class Floored:
