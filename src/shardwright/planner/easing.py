@@ -34,6 +34,7 @@ FEW = 4  # plans with a price of bytes where each takes a linear programme
 FACTOR = 4.0  # between the first two of these prices
 LOOKED = 100  # times as many choices are looked at as are partitioned
 WORK = 800  # of what is tried so: plans times variables, so that it takes less than a second
+MOST_ENTRIES = 4_000_000  # of the tables of a model whose plans take less than seconds
 Given = tuple[Model, int, int]  # a variable of a model and its option
 Crowds = Sequence[NDArray[np.float64]]  # what some plans hold at each node
 
@@ -185,7 +186,9 @@ class Easing:
 
 
 def rounds_of(found: "Found") -> int:
-    """How many more plans may be tried to ease a limit: none in large programs, whose bound is near, nor where each takes a
-    linear programme."""
+    """How many more plans may be tried to ease a limit: none in large programs, whose bound is near, nor where each takes
+    seconds, by a linear programme or by tables of meshes of many axes."""
+    model = found.model
     wide = any(not isinstance(step, Gone) for step in found.solution.proof.steps)
-    return 0 if wide else WORK // len(found.model.variables)
+    entries = sum([np.size(model.tables.values[table]) for table in {table for _, table in model.factors}])
+    return 0 if wide or entries > MOST_ENTRIES else WORK // len(model.variables)
