@@ -106,6 +106,15 @@ def test_a_plan_with_floors_is_that_of_all_ways(name, sizes, hardware, monkeypat
     assert one.certificate.check()
 
 
+@pytest.mark.parametrize("name", ["two products", "uneven", "softmax"])
+def test_programs_of_uneven_tensors_are_solved_few_times(name):
+    """Moves over unequal blocks, of which little is known, take at least what devices wait for one another."""
+    plan = planned(name, mesh_of((2, 3, 2, 2), "a100"))
+    assert len(plan.found.exact) < 100
+    assert plan.bound <= plan.time == pytest.approx(plan.explain().time, rel=1e-9)
+    assert plan.certificate.check()
+
+
 def test_a_product_of_fixed_operands_takes_what_the_best_choice_takes():
     mesh, shape = mesh_of((2, 2, 2, 2), "h100"), (8, 6)
     kinds = (shape, F2), (shape[::-1], F2)

@@ -58,6 +58,10 @@ class FloorTables:
             tuple([math.prod([n for axis in some for kind, n in kinds[axis] if kind == one]) for one in self.classes])
             for some in sets
         ]  # of each set of axes how many devices are along each kind of link
+        latencies = [min([link.latency for _, link in mesh.links_along((axis,))]) for axis in axes]
+        self.launch = np.array(
+            [max([latencies[i] for i in range(len(axes)) if some >> i & 1], default=0.0) for some in range(self.count)]
+        )  # seconds that steps take at least which cross all of some axes
         self.least = np.array([self._least(some) for some in range(self.count)])
         self._known: dict[float, Tables] = {}
 

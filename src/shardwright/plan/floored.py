@@ -73,7 +73,11 @@ class Floored(Prices):
         chain = np.where(roomy, equal, np.where(short, 1.0, UNEQUAL) * shorter)
         direct = np.where(known, exact, np.where(even, 1.0, UNEQUAL) * least)
         free = known & (some.left == 0)
-        seconds = np.where(near & ~free, np.minimum(chain, direct), 0.0)
+        filled = np.all(
+            [(sizes >= blocks) | (blocks == 1) for blocks in (before, becomes)], axis=(0, 2)
+        )  # along every axis
+        far = np.where(filled & (count > 0), self._floors.launches(some), 0.0)
+        seconds = np.where(free, 0.0, np.where(near, np.minimum(chain, direct), far))
         return seconds, ~free & (~known | (chain < direct))
 
     def _is_clean(self, n: int) -> bool:

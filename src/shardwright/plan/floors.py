@@ -172,6 +172,11 @@ class Floors:
         least = self._summed(some, tables) + np.where(some.left > 0, start + pace * lacking, 0.0)
         return exact, least * ROUNDING
 
+    def launches(self, some: Features) -> Floats:
+        """Seconds until devices hear from one another, where they must: along all axes that leave a dim or are summed."""
+        found: Floats = self.tables.launch[some.leaving | some.scattered | some.reduced]
+        return found * ROUNDING
+
     def _summed(self, some: Features, tables: Tables) -> Floats:
         found: Floats = tables.scatter[some.split, some.scattered] + tables.reduce[some.split, some.reduced]
         return found

@@ -107,18 +107,20 @@ class Floored:
         fits, chunks = sizes % kinds[3] == 0, count % blocks[:, -1] == 0
         clean = np.isin(sizes, [n for n in np.unique(sizes) if is_clean(int(n), self.mesh.shape)])
         roomy, short = chunks & fits.all(axis=1), chunks & (fits | clean).all(axis=1)
-        figures = np.zeros((len(self._parts), 6))
+        figures = np.zeros((len(self._parts), 7))
         for parts, number in self._parts.items():
-            figures[number, 4:] = not parts.scattered and not parts.reduced, not parts.left
+            figures[number, 5:] = not parts.scattered and not parts.reduced, not parts.left
         every = list(self._parts)
         for number in np.unique(numbers).tolist():
-            figures[number, :4] = self._floors.figures(every[number], count * item)
-        equal, shorter, exact, least, plain, stays = figures[numbers].T
+            figures[number, :5] = self._floors.figures(every[number], count * item)
+        equal, shorter, exact, least, launch, plain, stays = figures[numbers].T
         known = even & (plain > 0)
         chain = np.where(roomy, equal, np.where(short, 1.0, UNEQUAL) * shorter)
         direct = np.where(known, exact, np.where(even, 1.0, UNEQUAL) * least)
         free = known & (stays > 0)
-        return np.where(near & ~free, np.minimum(chain, direct), 0.0), ~free & (~known | (chain < direct))
+        filled = np.all([sizes >= k for k in kinds[:2]], axis=(0, 2))
+        seconds = np.where(near, np.minimum(chain, direct), np.where(filled, launch, 0.0))
+        return np.where(free, 0.0, seconds), ~free & (~known | (chain < direct))
 
     # -- patterns that have their prices ------------------------------------------------------------------------------
 

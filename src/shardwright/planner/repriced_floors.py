@@ -147,11 +147,13 @@ class Floors:
 
     # -- seconds ------------------------------------------------------------------------------------------------------
 
-    def figures(self, parts: Parts, size: float) -> tuple[float, float, float, float]:
+    def figures(self, parts: Parts, size: float) -> tuple[float, float, float, float, float]:
         """Seconds of chains, at least, between equal blocks and where dims may be too short; of an exchange between equal
-        blocks where nothing is summed, and of others at least."""
+        blocks where nothing is summed, and of others at least; until any device hears of those along axes that it must."""
         chains = self.chain(parts, size, False), self.chain(parts, size, True)
-        return *chains, self.exchange(parts, size, True), self.exchange(parts, size, False)
+        crossed = (*parts.leaving, *parts.scattered, *parts.reduced)
+        launch = max([min([kind[0].latency for kind, _ in self._kinds[axis]]) for axis in crossed], default=0.0)
+        return *chains, self.exchange(parts, size, True), self.exchange(parts, size, False), launch * ROUNDING
 
     def chain(self, parts: Parts, size: float, short: bool) -> float:
         """Seconds that chains take at least, for a tensor of so many bytes: between equal blocks, or where dims may be too
