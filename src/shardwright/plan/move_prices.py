@@ -17,7 +17,7 @@ from shardwright.mesh import Mesh
 from shardwright.plan.floored import Floored
 from shardwright.plan.patterns import Prices
 from shardwright.plan.reshard import move_steps
-from shardwright.sharding import Sharding
+from shardwright.sharding import P, Sharding  # noqa: F401  # in doctests
 
 Shape = tuple[int, ...]
 Shardings = tuple[Sharding, ...]
